@@ -1,0 +1,216 @@
+"""The orchestrator's end of a channel: starts activations in one role process and hears of its death."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import zmq
+
+from omniflow_backend.errors import ErrorCode
+from omniflow_backend.triton.channel import wire
+from omniflow_backend.triton.channel.socket import LoopSocket, Outbox
+from omniflow_backend.triton.values import Encoded, WireValue
+
+logger = logging.getLogger(__name__)
+
+OnYield = Callable[[int, dict[str, Encoded]], None]
+OnEnd = Callable[[], None]
+OnError = Callable[[ErrorCode, str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelPeer:
+    """A role process, as its attach reply tells."""
+
+    model: str
+    role: str
+    pid: int
+    endpoint: str
+
+
+@dataclass(slots=True)
+class _Open:
+    on_yield: OnYield
+    on_end: OnEnd
+    on_error: OnError
+
+
+class RoleChannel:
+    """All activations of one orchestrator in one role process.
+
+    ``alive`` turns false for good when the process dies or refuses us: every open activation then fails at once with ``ROLE_DIED``
+    (or ``INTERNAL``), ``on_close`` is called once, and the role has to be attached again. Callbacks run on the loop's thread, where all
+    methods must be called, too.
+    """
+
+    def __init__(
+        self,
+        peer: ChannelPeer,
+        loop: asyncio.AbstractEventLoop,
+        context: zmq.Context[zmq.Socket[bytes]],
+        on_close: Callable[[RoleChannel], None] | None = None,
+    ) -> None:
+        """Connect. Raises ``ProcessLookupError`` when the process is gone already."""
+        self.peer = peer
+        self.alive = True
+        self._loop = loop
+        self._on_close = on_close
+        self._open: dict[int, _Open] = {}
+        self._serial = 0
+        self._pidfd = os.pidfd_open(peer.pid)
+        loop.add_reader(self._pidfd, self._process_died)
+        socket = context.socket(zmq.DEALER)
+        socket.sndhwm = socket.rcvhwm = 0
+        socket.connect(peer.endpoint)
+        self._socket = LoopSocket(socket, loop, self._received)
+        self._outbox = Outbox(loop, lambda messages: self._socket.send([wire.encode_frame(messages)]))  # type: ignore[arg-type]
+        self._outbox.post(wire.Hello(os.getpid()))
+
+    @property
+    def open_activations(self) -> int:
+        """How many activations have neither ended nor been cancelled."""
+        return len(self._open)
+
+    def start(
+        self,
+        *,
+        interface: str,
+        inputs: Mapping[str, WireValue],
+        window: int,
+        request_id: str,
+        scope: str,
+        node: str,
+        activation_id: str,
+        session_id: str | None,
+        time_left: float | None,
+        on_yield: OnYield,
+        on_end: OnEnd,
+        on_error: OnError,
+    ) -> int:
+        """Start an activation; returns its serial for ``accept`` and ``cancel``.
+
+        ``inputs`` are wire values (``values.to_wire``). ``on_yield`` gets the ordinal and the fields, still packed. Exactly one of ``on_end`` and
+        ``on_error`` is called, and nothing after it; on a dead channel ``on_error`` follows in the loop's next iteration.
+        """
+        self._serial += 1
+        serial = self._serial
+        activation = _Open(on_yield, on_end, on_error)
+        if not self.alive:
+            self._loop.call_soon(on_error, ErrorCode.ROLE_DIED, self._death_notice())
+            return serial
+        self._open[serial] = activation
+        self._outbox.post(
+            wire.Start(
+                serial=serial,
+                interface=interface,
+                inputs=dict(inputs),
+                window=window,
+                request_id=request_id,
+                scope=scope,
+                node=node,
+                activation_id=activation_id,
+                session_id=session_id,
+                time_left=time_left,
+            )
+        )
+        return serial
+
+    def accept(self, serial: int, count: int = 1) -> None:
+        """Let the activation make ``count`` more yields. Nothing happens when it is over."""
+        if serial in self._open:
+            self._outbox.post(wire.Accept(serial, count))
+
+    def cancel(self, serial: int) -> None:
+        """Stop the activation. None of its callbacks is called after this."""
+        if self._open.pop(serial, None) is not None:
+            self._outbox.post(wire.Cancel(serial))
+
+    def close(self) -> None:
+        """Cancel all that is open and disconnect. Idempotent."""
+        for serial in list(self._open):
+            self.cancel(serial)
+        self._shut()
+
+    def _received(self, frames: list[bytes]) -> None:
+        try:
+            messages = wire.decode_for_orchestrator(frames[-1])
+        except wire.ProtocolError as error:
+            logger.error("dropped a frame from role %s (pid %d): %s", self.peer.model, self.peer.pid, error)
+            return
+        for message in messages:
+            try:
+                self._dispatch(message)
+            except Exception:
+                logger.exception("a message of role %s could not be handled", self.peer.model)
+
+    def _dispatch(self, message: wire.ToOrchestrator) -> None:
+        if isinstance(message, wire.Refuse):
+            self._fail_all(
+                ErrorCode.INTERNAL,
+                f"role {self.peer.model} (pid {self.peer.pid}) refuses activations: {message.message}",
+            )
+            return
+        if isinstance(message, wire.Yield):
+            activation = self._open.get(message.serial)
+            if activation is not None:
+                activation.on_yield(message.ordinal, {name: Encoded(value) for name, value in message.fields.items()})
+            return
+        activation = self._open.pop(message.serial, None)
+        if activation is None:
+            return
+        if isinstance(message, wire.End):
+            activation.on_end()
+        else:
+            activation.on_error(_code(message.code), message.message)
+
+    def _process_died(self) -> None:
+        self._fail_all(ErrorCode.ROLE_DIED, self._death_notice())
+
+    def _death_notice(self) -> str:
+        return f"the process of role {self.peer.model!r} ({self.peer.role}, pid {self.peer.pid}) died; it is being restarted, try again"
+
+    def _fail_all(self, code: ErrorCode, message: str) -> None:
+        failed, self._open = self._open, {}
+        self._shut()
+        for activation in failed.values():
+            try:
+                activation.on_error(code, message)
+            except Exception:
+                logger.exception("an activation of dead role %s could not be failed", self.peer.model)
+
+    def _shut(self) -> None:
+        if not self.alive:
+            return
+        self._outbox.flush()
+        self.alive = False
+        self._loop.remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        self._socket.close()
+        if self._on_close is not None:
+            self._on_close(self)
+
+
+def _code(text: str) -> ErrorCode:
+    try:
+        return ErrorCode(text)
+    except ValueError:
+        return ErrorCode.ROLE_FAILED
+
+
+def peer_from(attached: Mapping[str, Any], model: str) -> ChannelPeer:
+    """The peer an attach reply describes. Raises ``wire.ProtocolError`` when it is of another protocol version, or incomplete."""
+    try:
+        protocol, role = int(attached["protocol"]), str(attached["role"])
+        peer = ChannelPeer(model, role, int(attached["pid"]), str(attached["endpoint"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise wire.ProtocolError(f"model {model!r} gave no usable attach reply: {error!r}") from None
+    if protocol != wire.PROTOCOL_VERSION:
+        raise wire.ProtocolError(
+            f"role {model!r} speaks channel protocol {protocol}, this orchestrator {wire.PROTOCOL_VERSION}: install the same version of omniflow"
+        )
+    return peer

@@ -1,0 +1,271 @@
+"""The activation channel, without Triton: one role process, one orchestrator loop, a real socket between them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zmq
+
+from omniflow_backend.errors import ErrorCode
+from omniflow_backend.triton.channel import wire
+from omniflow_backend.triton.channel.client import ChannelPeer, RoleChannel
+from omniflow_backend.triton.channel.server import ActivationServer
+from omniflow_backend.triton.values import Encoded, ValueEncoder
+from tests.triton.channel_role import start as start_activation
+
+DEADLINE = 10.0
+
+pytestmark = pytest.mark.asyncio
+
+
+class RoleProcess:
+    """``channel_role`` in a process of its own."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.endpoint = endpoint
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.triton.channel_role", endpoint],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=Path(__file__).parents[2],
+        )
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == b"ready\n"
+        self.peer = ChannelPeer("counter", "Counter", self.process.pid, endpoint)
+
+
+@pytest.fixture
+def role(tmp_path: Path) -> Iterator[RoleProcess]:
+    process = RoleProcess(f"ipc://{tmp_path}/channel-counter")
+    yield process
+    process.process.kill()
+    process.process.communicate(timeout=DEADLINE)
+
+
+class Listener:
+    """Records one activation's events."""
+
+    def __init__(self) -> None:
+        self.yields: list[tuple[int, dict[str, Any]]] = []
+        self.done: asyncio.Future[tuple[ErrorCode, str] | None] = asyncio.get_running_loop().create_future()
+        self.changed = asyncio.Event()
+
+    def on_yield(self, ordinal: int, fields: dict[str, Encoded]) -> None:
+        self.yields.append((ordinal, {name: value.decode() for name, value in fields.items()}))
+        self.changed.set()
+
+    def on_end(self) -> None:
+        self.done.set_result(None)
+
+    def on_error(self, code: ErrorCode, message: str) -> None:
+        self.done.set_result((code, message))
+
+    async def have(self, count: int) -> None:
+        async with asyncio.timeout(DEADLINE):
+            while len(self.yields) < count:
+                self.changed.clear()
+                await self.changed.wait()
+
+    async def outcome(self) -> tuple[ErrorCode, str] | None:
+        async with asyncio.timeout(DEADLINE):
+            return await self.done
+
+
+@asynccontextmanager
+async def connected(peer: ChannelPeer) -> AsyncIterator[RoleChannel]:
+    context = zmq.Context[zmq.Socket[bytes]]()
+    channel = RoleChannel(peer, asyncio.get_running_loop(), context)
+    try:
+        yield channel
+    finally:
+        channel.close()
+        context.destroy(linger=0)
+
+
+def begin(channel: RoleChannel, interface: str, *, window: int = 4, **inputs: Any) -> tuple[int, Listener]:
+    listener, encoder = Listener(), ValueEncoder(None, "call-1")
+    serial = channel.start(
+        interface=interface,
+        inputs={name: encoder.to_wire(value) for name, value in inputs.items()},
+        window=window,
+        request_id="request-1",
+        scope="call-1",
+        node=f"counter.{interface}",
+        activation_id="activation-1",
+        session_id=None,
+        time_left=None,
+        on_yield=listener.on_yield,
+        on_end=listener.on_end,
+        on_error=listener.on_error,
+    )
+    return serial, listener
+
+
+async def test_an_activation_gives_its_yields_in_order_and_then_its_end(role: RoleProcess) -> None:
+    async with connected(role.peer) as channel:
+        _, listener = begin(channel, "count", window=100, n=50)
+        assert await listener.outcome() is None
+        assert listener.yields == [(n, {"n": n}) for n in range(50)]
+        assert channel.open_activations == 0
+
+
+async def test_values_of_every_kind_come_back_equal(role: RoleProcess) -> None:
+    values = {
+        "text": "grüße", "raw": b"\x00\xff", "whole": -(2**40), "real": 0.1, "flag": True, "nothing": None,
+        "nested": {"list": [1, [2, {"three": 3.5}]]}, "pixels": np.arange(24, dtype=np.uint8).reshape(2, 4, 3),
+        "empty": np.zeros((0, 3), np.float32), "numpy_scalar": np.float32(0.5),
+    }  # fmt: skip
+    async with connected(role.peer) as channel:
+        _, listener = begin(channel, "echo", **values)
+        assert await listener.outcome() is None
+    ((_, back),) = listener.yields
+    for name, value in values.items():
+        assert type(back[name]) is type(value) or isinstance(value, np.generic), name
+        np.testing.assert_equal(back[name], value)
+        if isinstance(value, np.ndarray):
+            assert back[name].dtype == value.dtype
+
+
+async def test_packed_values_are_handed_on_without_being_unpacked(role: RoleProcess) -> None:
+    async with connected(role.peer) as channel:
+        _, first = begin(channel, "echo", x=np.arange(3))
+        await first.outcome()
+        packed = ValueEncoder(None, "call-1").encode(np.arange(3))
+        _, second = begin(channel, "echo", x=Encoded(packed), many=[Encoded(packed), Encoded(packed)])
+        await second.outcome()
+    _, fields = second.yields[0]
+    np.testing.assert_array_equal(fields["x"], np.arange(3))
+    assert [list(item) for item in fields["many"]] == [[0, 1, 2], [0, 1, 2]]
+
+
+async def test_a_role_is_never_further_ahead_than_its_window(role: RoleProcess) -> None:
+    async with connected(role.peer) as channel:
+        serial, listener = begin(channel, "count", window=3, n=10)
+        await listener.have(3)
+        _, after = begin(channel, "echo")
+        await after.outcome()
+        assert len(listener.yields) == 3
+        channel.accept(serial, 2)
+        await listener.have(5)
+        _, after = begin(channel, "echo")
+        await after.outcome()
+        assert len(listener.yields) == 5
+        channel.accept(serial, 100)
+        assert await listener.outcome() is None
+        assert len(listener.yields) == 10
+
+
+async def test_a_cancelled_activation_is_silent_and_frees_the_role(role: RoleProcess) -> None:
+    async with connected(role.peer) as channel:
+        serial, listener = begin(channel, "count", window=1, n=10)
+        await listener.have(1)
+        channel.cancel(serial)
+        channel.accept(serial, 5)
+        _, after = begin(channel, "echo")
+        await after.outcome()
+        assert len(listener.yields) == 1
+        assert not listener.done.done()
+
+
+async def test_a_failed_activation_tells_code_and_message(role: RoleProcess) -> None:
+    async with connected(role.peer) as channel:
+        _, listener = begin(channel, "refuse")
+        assert await listener.outcome() == (ErrorCode.BAD_INPUT, "not this one")
+
+
+async def test_death_of_the_role_fails_everything_open_within_half_a_second_by_name(role: RoleProcess) -> None:
+    async with connected(role.peer) as channel:
+        listeners = [begin(channel, "hang")[1] for _ in range(20)]
+        _, first = begin(channel, "echo")
+        await first.outcome()
+        killed = time.monotonic()
+        role.process.kill()
+        outcomes = [await listener.outcome() for listener in listeners]
+        assert time.monotonic() - killed < 0.5
+        for outcome in outcomes:
+            assert outcome is not None
+            code, message = outcome
+            assert code is ErrorCode.ROLE_DIED
+            assert "counter" in message and str(role.process.pid) in message
+        assert not channel.alive
+        _, late = begin(channel, "echo")
+        assert (await late.outcome() or ("", ""))[0] is ErrorCode.ROLE_DIED
+
+
+async def test_malformed_frames_are_answered_and_harm_nobody(role: RoleProcess) -> None:
+    async with connected(role.peer) as channel:
+        _, hanging = begin(channel, "count", window=1, n=2)
+        await hanging.have(1)
+        context = zmq.Context[zmq.Socket[bytes]]()
+        try:
+            stranger = context.socket(zmq.DEALER)
+            stranger.rcvtimeo = int(DEADLINE * 1000)
+            stranger.connect(role.endpoint)
+            frames = [b"", b"\xc1", b"not msgpack", wire.encode_frame([wire.End(1)]), b"\x92\x63\x90", os.urandom(500)]
+            for frame in [*frames, wire.encode_frame([wire.Cancel(1)])]:
+                stranger.send(frame)
+                answers = wire.decode_for_orchestrator(stranger.recv())
+                assert isinstance(answers[0], wire.Refuse), frame
+        finally:
+            context.destroy(linger=0)
+        _, after = begin(channel, "echo", x=1)
+        assert await after.outcome() is None
+        assert not hanging.done.done()
+
+
+async def test_another_protocol_version_is_refused_with_both_numbers(role: RoleProcess) -> None:
+    async with connected(role.peer) as channel:
+        _, listener = begin(channel, "hang")
+        channel._socket.send([b"\x92\x63\x90"])
+        outcome = await listener.outcome()
+        assert outcome is not None and outcome[0] is ErrorCode.INTERNAL
+        assert "99" in outcome[1] and str(wire.PROTOCOL_VERSION) in outcome[1]
+
+
+async def test_activations_of_a_dead_orchestrator_are_cancelled(tmp_path: Path) -> None:
+    loop = asyncio.get_running_loop()
+    context = zmq.Context[zmq.Socket[bytes]]()
+    server = ActivationServer(f"ipc://{tmp_path}/channel", start_activation, loop, context)
+    orchestrator = subprocess.Popen(["sleep", "1000"])
+    stranger = context.socket(zmq.DEALER)
+    stranger.connect(server.endpoint)
+    encoder = ValueEncoder(None, "s")
+    stranger.send(
+        wire.encode_frame(
+            [wire.Hello(orchestrator.pid), wire.Start(1, "count", {"n": encoder.encode(5)}, 2, "r", "s", "n", "a")]
+        )
+    )
+    try:
+        async with asyncio.timeout(DEADLINE):
+            while server.running != 1:
+                await asyncio.sleep(0)
+            orchestrator.kill()
+            while server.running:
+                await asyncio.sleep(0)
+    finally:
+        orchestrator.wait()
+        server.close()
+        context.destroy(linger=0)
+
+
+async def test_what_is_queued_in_one_turn_of_the_loop_travels_in_one_frame(
+    role: RoleProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with connected(role.peer) as channel:
+        sent: list[list[bytes]] = []
+        send = channel._socket.send
+        monkeypatch.setattr(channel._socket, "send", lambda parts: (sent.append(parts), send(parts)))
+        listeners = [begin(channel, "echo", x=n)[1] for n in range(30)]
+        for listener in listeners:
+            assert await listener.outcome() is None
+        assert len(sent) == 1

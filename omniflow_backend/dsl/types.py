@@ -121,7 +121,7 @@ class OptionalType(FieldType):
     item: FieldType
 
     def check(self, value: Any, field: str) -> Any:
-        return None if value is None else self.item.check(value, field)
+        return absent(self) if value is None else self.item.check(value, field)
 
     def accepts(self, source: FieldType) -> bool:
         return self.item.accepts(required(source))
@@ -148,6 +148,11 @@ def required(field_type: FieldType) -> FieldType:
 def is_many(field_type: FieldType) -> bool:
     """Whether the field receives a list."""
     return isinstance(required(field_type), ManyType)
+
+
+def absent(field_type: FieldType) -> Any:
+    """What a field receives when nothing was given to it: an empty list for ``Many``, else ``None``."""
+    return [] if is_many(field_type) else None
 
 
 def _fits(shape: tuple[int, ...], declared: tuple[int, ...]) -> bool:

@@ -10,7 +10,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from omniflow_backend.dsl.interface import InterfaceSpec, Role, Style
-from omniflow_backend.dsl.types import FieldType
+from omniflow_backend.dsl.types import FieldType, is_many
 from omniflow_backend.errors import Place, Problem
 
 if TYPE_CHECKING:
@@ -128,6 +128,7 @@ class Output:
     sources: tuple[Handle, ...]
     stream: bool
     required: bool
+    many: bool
     place: Place
 
 
@@ -150,7 +151,9 @@ class Workflow:
     place: Place = field(default_factory=lambda: author_place())
 
     def placeholder(self, name: str, type: FieldType, *, optional: bool = False, default: Any = None) -> Placeholder:
-        """Declare a value that callers give. An absent optional one arrives as ``default``."""
+        """Declare a value that callers give. An absent optional one arrives as ``default``; a ``Many`` without default as ``[]``."""
+        if optional and default is None and is_many(type):
+            default = []
         placeholder = Placeholder(name, type, optional or default is not None, default, author_place())
         if name in self.placeholders:
             self.report(f"placeholder {name!r} is declared twice (first at {self.placeholders[name].place})", placeholder.place)
@@ -179,13 +182,25 @@ class Workflow:
         self.nodes.append(node)
         return node
 
-    def output(self, name: str, source: Handle | Sequence[Handle], *, stream: bool = False, required: bool = False) -> None:
-        """Name a result. ``stream`` presents each value as soon as generation order allows; otherwise values come once, at the end."""
+    def output(
+        self,
+        name: str,
+        source: Handle | Sequence[Handle],
+        *,
+        stream: bool = False,
+        many: bool = False,
+        required: bool = False,
+    ) -> None:
+        """Name a result.
+
+        ``stream`` presents each value as soon as generation order allows. Otherwise the output comes once, at the end: ``many`` as the
+        list of all values in order, else as the only value (more than one fails the call). ``required``: none fails the call.
+        """
         place = author_place()
         sources = tuple(source) if isinstance(source, list | tuple) else (source,)
         if name in self.outputs:
             self.report(f"output {name!r} is declared twice (first at {self.outputs[name].place})", place)
-        self.outputs.setdefault(name, Output(name, sources, stream, required, place))  # type: ignore[arg-type]
+        self.outputs.setdefault(name, Output(name, sources, stream, required, many and not stream, place))  # type: ignore[arg-type]
 
     def report(self, message: str, place: Place) -> None:
         """Record a problem for ``compile`` to raise."""

@@ -93,7 +93,7 @@ class RunningActivation:
 
     context: Context
     sink: ActivationSink
-    credits: int
+    granted: int
     on_done: Callable[[RunningActivation], None]
     yielded: int = 0
     ended: bool = False
@@ -105,7 +105,7 @@ class RunningActivation:
     def accept(self, count: int) -> None:
         """``count`` more yields may be made."""
         with self.thread_credits:
-            self.credits += count
+            self.granted += count
             self.thread_credits.notify_all()
         if self.waiter is not None and not self.waiter.done():
             self.waiter.set_result(None)
@@ -128,7 +128,6 @@ class RunningActivation:
             raise TypeError(f"an interface returns or yields mappings of its outputs, not {type(value).__name__}")
         ordinal = self.yielded
         self.yielded += 1
-        self.credits -= 1
         self.sink.on_yield(ordinal, value)
 
     def end(self) -> None:
@@ -267,7 +266,7 @@ class RoleHost:
             activation.end()
 
     async def _wait_for_credit(self, activation: RunningActivation) -> None:
-        while activation.credits <= 0:
+        while activation.yielded >= activation.granted:
             activation.waiter = self._loop.create_future()
             await activation.waiter
             activation.waiter = None
@@ -291,7 +290,6 @@ class RoleHost:
     ) -> None:
         context, condition = activation.context, activation.thread_credits
         made = 0
-        granted = activation.credits
         try:
             if context.cancelled:
                 return
@@ -303,10 +301,8 @@ class RoleHost:
                     self._post(self._give, activation, value)
                     made += value is not None
                     with condition:
-                        # Credits given so far = what is left plus what the loop has already counted as yielded.
-                        while made >= max(granted, activation.credits + activation.yielded) and not context.cancelled:
+                        while made >= activation.granted and not context.cancelled:
                             condition.wait(1.0)
-                            granted = activation.credits + activation.yielded
             finally:
                 generator.close()
         except asyncio.CancelledError:

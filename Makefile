@@ -1,0 +1,37 @@
+# Needs make, a Python 3 to start with, and what `make env` asks for. PYTHON=/path/to/python3.11 chooses the interpreter.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := demo
+
+VENV := .venv
+BIN := $(VENV)/bin
+PYTHON ?=
+
+# Quickest first: a broken rule is seen before a server is started. A directory that is not named here runs last.
+STAGES := control memory environment speech compute triton demo
+NAMED := $(foreach stage,$(STAGES),$(wildcard tests/$(stage)))
+TESTS := $(NAMED) $(filter-out $(NAMED),$(patsubst %/,%,$(wildcard tests/*/)))
+
+.PHONY: demo test lint env bench clean
+
+demo: env
+	$(BIN)/omniflow demo
+
+test: lint
+	$(BIN)/pytest -q -x $(TESTS)
+
+lint: env
+	$(BIN)/ruff check --quiet .
+	$(BIN)/ruff format --check --quiet .
+	$(BIN)/mypy
+
+# Does nothing, quickly, when the environment is already what the lock says.
+env:
+	@PYTHONPATH=tools python3 -m environment.build --environment "$(VENV)" --python "$(PYTHON)"
+
+bench: env
+	$(BIN)/python -m bench
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

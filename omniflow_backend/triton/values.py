@@ -7,7 +7,6 @@ one goes into the tensor store (MemoryManager) and its handle is packed. Packed 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
 from typing import Any, Protocol
 
 import msgspec
@@ -32,8 +31,8 @@ class TensorStore(Protocol):
         """Keep a copy for the call ``scope``; returns the packed handle."""
         ...
 
-    def open(self, handles: Sequence[bytes]) -> AbstractContextManager[Sequence[Array]]:
-        """Read-only views without a copy, valid until the context is left."""
+    def open(self, handles: Sequence[bytes]) -> Sequence[Array]:
+        """Read-only views without a copy. A tensor is held as long as its array (or a view of it) is alive."""
         ...
 
 
@@ -54,9 +53,8 @@ class Encoded:
         self.wire = wire
 
     def decode(self, store: TensorStore | None = None) -> Any:
-        """The value itself; arrays are copied out of the store. Raises ``UnreadableValue``."""
-        with decoded({"value": self.wire}, store) as values:
-            return _owned(values["value"])
+        """The value itself; arrays are read-only. Raises ``UnreadableValue``."""
+        return decode_fields({"value": self.wire}, store)["value"]
 
     def __repr__(self) -> str:
         size = len(self.wire) if isinstance(self.wire, bytes) else sum(len(part) for part in self.wire)
@@ -121,35 +119,25 @@ class _Handle:
         self.index = index
 
 
-class decoded(AbstractContextManager[dict[str, Any]]):
-    """The values of ``fields``; arrays are read-only and valid until the context is left.
+def decode_fields(fields: Mapping[str, WireValue], store: TensorStore | None) -> dict[str, Any]:
+    """The values of ``fields``; arrays are read-only and hold their tensor as long as they live.
 
     All handles are opened in one request to the store. Raises ``UnreadableValue`` that names the field.
     """
-
-    def __init__(self, fields: Mapping[str, WireValue], store: TensorStore | None) -> None:
-        self._fields = fields
-        self._store = store
-        self._opened = ExitStack()
-
-    def __enter__(self) -> dict[str, Any]:
-        handles: list[bytes] = []
-        decoder = msgspec.msgpack.Decoder(ext_hook=lambda code, data: _read_extension(code, data, handles))
-        values: dict[str, Any] = {}
-        for name, wire in self._fields.items():
-            try:
-                values[name] = _read(wire, decoder)
-            except (msgspec.DecodeError, UnicodeDecodeError, ValueError, TypeError) as error:
-                raise UnreadableValue(f"field {name!r} cannot be read: {error}") from None
-        if not handles:
-            return values
-        if self._store is None:
-            raise UnreadableValue("a tensor came as a handle, but this process has no connection to a memory manager")
-        arrays = self._opened.enter_context(self._store.open(handles))
-        return {name: _place(value, arrays) for name, value in values.items()}
-
-    def __exit__(self, *exception: object) -> None:
-        self._opened.close()
+    handles: list[bytes] = []
+    decoder = msgspec.msgpack.Decoder(ext_hook=lambda code, data: _read_extension(code, data, handles))
+    values: dict[str, Any] = {}
+    for name, wire in fields.items():
+        try:
+            values[name] = _read(wire, decoder)
+        except (msgspec.DecodeError, UnicodeDecodeError, ValueError, TypeError) as error:
+            raise UnreadableValue(f"field {name!r} cannot be read: {error}") from None
+    if not handles:
+        return values
+    if store is None:
+        raise UnreadableValue("a tensor came as a handle, but this process has no connection to a memory manager")
+    arrays = store.open(handles)
+    return {name: _place(value, arrays) for name, value in values.items()}
 
 
 def _read(wire: WireValue, decoder: msgspec.msgpack.Decoder[Any]) -> Any:
@@ -175,16 +163,6 @@ def _place(value: Any, arrays: Sequence[Array]) -> Any:
         return [_place(item, arrays) for item in value]
     if isinstance(value, dict):
         return {key: _place(item, arrays) for key, item in value.items()}
-    return value
-
-
-def _owned(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        return value.copy()
-    if isinstance(value, list):
-        return [_owned(item) for item in value]
-    if isinstance(value, dict):
-        return {key: _owned(item) for key, item in value.items()}
     return value
 
 

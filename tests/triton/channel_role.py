@@ -1,20 +1,20 @@
 """A role process without Triton, for channel tests: ``python channel_role.py ENDPOINT``.
 
-Interfaces: ``echo`` yields its inputs once; ``count`` yields ``n`` numbers as credits allow; ``hang`` never ends; ``refuse`` fails.
+Interfaces: ``echo`` yields its inputs once; ``count`` yields ``n`` numbers as credits allow; ``hang`` never ends; ``refuse`` fails;
+``running`` yields how many activations this process has.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from typing import Any
 
 import zmq
 
 from omniflow_backend.errors import ErrorCode
 from omniflow_backend.triton.channel.server import ActivationServer, ActivationSink
 from omniflow_backend.triton.channel.wire import Start
-from omniflow_backend.triton.values import ValueEncoder, decoded
+from omniflow_backend.triton.values import ValueEncoder, decode_fields
 
 
 class Counting:
@@ -35,7 +35,6 @@ class Counting:
 
     def cancel(self) -> None:
         self.cancelled = True
-        self.sink.ended()
 
     def go(self) -> None:
         while self.credits and self.next < self.total and not self.cancelled:
@@ -47,34 +46,38 @@ class Counting:
 
 
 class Hanging:
-    def __init__(self, sink: ActivationSink) -> None:
-        self.sink = sink
-
     def accept(self, count: int) -> None: ...
 
-    def cancel(self) -> None:
-        self.sink.ended()
+    def cancel(self) -> None: ...
 
 
-def start(message: Start, sink: ActivationSink) -> Any:
-    if message.interface == "count":
-        with decoded(message.inputs, None) as inputs:
-            return Counting(message, sink, inputs["n"])
-    if message.interface == "echo":
-        sink.yielded(message.inputs)
-        sink.ended()
-    elif message.interface == "refuse":
-        sink.failed(ErrorCode.BAD_INPUT, "not this one")
-    return Hanging(sink)
+class CountingRole:
+    """Starts activations of the interfaces above."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.server = ActivationServer(endpoint, self.start, asyncio.get_running_loop(), zmq.Context())
+
+    def start(self, message: Start, sink: ActivationSink) -> Counting | Hanging:
+        if message.interface == "count":
+            return Counting(message, sink, decode_fields(message.inputs, None)["n"])
+        if message.interface == "running":
+            sink.yielded({"n": ValueEncoder(None, message.scope).encode(self.server.running)})
+            sink.ended()
+        elif message.interface == "echo":
+            sink.yielded(message.inputs)
+            sink.ended()
+        elif message.interface == "refuse":
+            sink.failed(ErrorCode.BAD_INPUT, "not this one")
+        return Hanging()
 
 
 async def serve(endpoint: str) -> None:
-    server = ActivationServer(endpoint, start, asyncio.get_running_loop(), zmq.Context())
+    role = CountingRole(endpoint)
     print("ready", flush=True)
     try:
         await asyncio.to_thread(sys.stdin.read)
     finally:
-        server.close()
+        role.server.close()
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,7 @@ import zmq
 from omniflow_backend.errors import ErrorCode
 from omniflow_backend.triton.channel import wire
 from omniflow_backend.triton.channel.client import ChannelPeer, RoleChannel
-from omniflow_backend.triton.channel.server import ActivationServer
 from omniflow_backend.triton.values import Encoded, ValueEncoder
-from tests.triton.channel_role import start as start_activation
 
 DEADLINE = 10.0
 
@@ -34,10 +32,10 @@ class RoleProcess:
     def __init__(self, endpoint: str) -> None:
         self.endpoint = endpoint
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.triton.channel_role", endpoint],
+            [sys.executable, str(Path(__file__).with_name("channel_role.py")), endpoint],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            cwd=Path(__file__).parents[2],
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
         )
         assert self.process.stdout is not None
         assert self.process.stdout.readline() == b"ready\n"
@@ -60,11 +58,12 @@ class Listener:
         self.done: asyncio.Future[tuple[ErrorCode, str] | None] = asyncio.get_running_loop().create_future()
         self.changed = asyncio.Event()
 
-    def on_yield(self, ordinal: int, fields: dict[str, Encoded]) -> None:
+    def on_yield(self, ordinal: int, fields: Mapping[str, Encoded]) -> None:
         self.yields.append((ordinal, {name: value.decode() for name, value in fields.items()}))
         self.changed.set()
 
-    def on_end(self) -> None:
+    def on_end(self, yields: int) -> None:
+        assert yields == len(self.yields)
         self.done.set_result(None)
 
     def on_error(self, code: ErrorCode, message: str) -> None:
@@ -104,9 +103,7 @@ def begin(channel: RoleChannel, interface: str, *, window: int = 4, **inputs: An
         activation_id="activation-1",
         session_id=None,
         time_left=None,
-        on_yield=listener.on_yield,
-        on_end=listener.on_end,
-        on_error=listener.on_error,
+        sink=listener,
     )
     return serial, listener
 
@@ -211,7 +208,7 @@ async def test_malformed_frames_are_answered_and_harm_nobody(role: RoleProcess) 
             stranger = context.socket(zmq.DEALER)
             stranger.rcvtimeo = int(DEADLINE * 1000)
             stranger.connect(role.endpoint)
-            frames = [b"", b"\xc1", b"not msgpack", wire.encode_frame([wire.End(1)]), b"\x92\x63\x90", os.urandom(500)]
+            frames = [b"", b"\xc1", b"not msgpack", wire.encode_frame([wire.End(1, 0)]), b"\x92\x63\x90", os.urandom(500)]
             for frame in [*frames, wire.encode_frame([wire.Cancel(1)])]:
                 stranger.send(frame)
                 answers = wire.decode_for_orchestrator(stranger.recv())
@@ -232,29 +229,29 @@ async def test_another_protocol_version_is_refused_with_both_numbers(role: RoleP
         assert "99" in outcome[1] and str(wire.PROTOCOL_VERSION) in outcome[1]
 
 
-async def test_activations_of_a_dead_orchestrator_are_cancelled(tmp_path: Path) -> None:
-    loop = asyncio.get_running_loop()
-    context = zmq.Context[zmq.Socket[bytes]]()
-    server = ActivationServer(f"ipc://{tmp_path}/channel", start_activation, loop, context)
+async def test_activations_of_a_dead_orchestrator_are_cancelled(role: RoleProcess) -> None:
+    async def running(channel: RoleChannel) -> int:
+        _, listener = begin(channel, "running")
+        await listener.outcome()
+        return int(listener.yields[0][1]["n"])
+
     orchestrator = subprocess.Popen(["sleep", "1000"])
-    stranger = context.socket(zmq.DEALER)
-    stranger.connect(server.endpoint)
-    encoder = ValueEncoder(None, "s")
-    stranger.send(
-        wire.encode_frame(
-            [wire.Hello(orchestrator.pid), wire.Start(1, "count", {"n": encoder.encode(5)}, 2, "r", "s", "n", "a")]
-        )
-    )
+    context = zmq.Context[zmq.Socket[bytes]]()
     try:
-        async with asyncio.timeout(DEADLINE):
-            while server.running != 1:
-                await asyncio.sleep(0)
+        stranger = context.socket(zmq.DEALER)
+        stranger.connect(role.endpoint)
+        n = ValueEncoder(None, "s").encode(5)
+        stranger.send(wire.encode_frame([wire.Hello(orchestrator.pid), wire.Start(1, "count", {"n": n}, 2, "r", "s", "n", "a")]))
+        async with connected(role.peer) as channel, asyncio.timeout(DEADLINE):
+            while await running(channel) < 2:
+                pass
             orchestrator.kill()
-            while server.running:
-                await asyncio.sleep(0)
+            orchestrator.wait()
+            while await running(channel) > 1:
+                pass
     finally:
+        orchestrator.kill()
         orchestrator.wait()
-        server.close()
         context.destroy(linger=0)
 
 

@@ -11,17 +11,13 @@ from typing import Any
 
 import zmq
 
+from omniflow_backend.drivers.role_host import ActivationSink
 from omniflow_backend.errors import ErrorCode
 from omniflow_backend.triton.channel import wire
 from omniflow_backend.triton.channel.socket import LoopSocket, Outbox
 from omniflow_backend.triton.values import Encoded, WireValue
 
 logger = logging.getLogger(__name__)
-
-OnYield = Callable[[int, dict[str, Encoded]], None]
-OnEnd = Callable[[], None]
-OnError = Callable[[ErrorCode, str], None]
-
 
 @dataclass(frozen=True, slots=True)
 class ChannelPeer:
@@ -33,19 +29,12 @@ class ChannelPeer:
     endpoint: str
 
 
-@dataclass(slots=True)
-class _Open:
-    on_yield: OnYield
-    on_end: OnEnd
-    on_error: OnError
-
-
 class RoleChannel:
     """All activations of one orchestrator in one role process.
 
     ``alive`` turns false for good when the process dies or refuses us: every open activation then fails at once with ``ROLE_DIED``
-    (or ``INTERNAL``), ``on_close`` is called once, and the role has to be attached again. Callbacks run on the loop's thread, where all
-    methods must be called, too.
+    (or ``INTERNAL``), ``on_close`` is called once, and the role has to be attached again. Sinks are called on the loop's thread, where all methods must be
+    called, too.
     """
 
     def __init__(
@@ -60,7 +49,7 @@ class RoleChannel:
         self.alive = True
         self._loop = loop
         self._on_close = on_close
-        self._open: dict[int, _Open] = {}
+        self._open: dict[int, ActivationSink] = {}
         self._serial = 0
         self._pidfd = os.pidfd_open(peer.pid)
         loop.add_reader(self._pidfd, self._process_died)
@@ -88,22 +77,19 @@ class RoleChannel:
         activation_id: str,
         session_id: str | None,
         time_left: float | None,
-        on_yield: OnYield,
-        on_end: OnEnd,
-        on_error: OnError,
+        sink: ActivationSink,
     ) -> int:
         """Start an activation; returns its serial for ``accept`` and ``cancel``.
 
-        ``inputs`` are wire values (``values.to_wire``). ``on_yield`` gets the ordinal and the fields, still packed. Exactly one of ``on_end`` and
-        ``on_error`` is called, and nothing after it; on a dead channel ``on_error`` follows in the loop's next iteration.
+        ``inputs`` are wire values (``ValueEncoder.to_wire``), ``time_left`` is in seconds. ``sink`` gets the yields' fields still packed (``Encoded``);
+        on a dead channel its ``on_error`` is called in the loop's next iteration.
         """
         self._serial += 1
         serial = self._serial
-        activation = _Open(on_yield, on_end, on_error)
         if not self.alive:
-            self._loop.call_soon(on_error, ErrorCode.ROLE_DIED, self._death_notice())
+            self._loop.call_soon(sink.on_error, ErrorCode.ROLE_DIED, self._death_notice())
             return serial
-        self._open[serial] = activation
+        self._open[serial] = sink
         self._outbox.post(
             wire.Start(
                 serial=serial,
@@ -126,7 +112,7 @@ class RoleChannel:
             self._outbox.post(wire.Accept(serial, count))
 
     def cancel(self, serial: int) -> None:
-        """Stop the activation. None of its callbacks is called after this."""
+        """Stop the activation. Its sink hears nothing after this."""
         if self._open.pop(serial, None) is not None:
             self._outbox.post(wire.Cancel(serial))
 
@@ -156,17 +142,17 @@ class RoleChannel:
             )
             return
         if isinstance(message, wire.Yield):
-            activation = self._open.get(message.serial)
-            if activation is not None:
-                activation.on_yield(message.ordinal, {name: Encoded(value) for name, value in message.fields.items()})
+            producing = self._open.get(message.serial)
+            if producing is not None:
+                producing.on_yield(message.ordinal, {name: Encoded(value) for name, value in message.fields.items()})
             return
-        activation = self._open.pop(message.serial, None)
-        if activation is None:
+        ended = self._open.pop(message.serial, None)
+        if ended is None:
             return
         if isinstance(message, wire.End):
-            activation.on_end()
+            ended.on_end(message.yields)
         else:
-            activation.on_error(_code(message.code), message.message)
+            ended.on_error(_code(message.code), message.message)
 
     def _process_died(self) -> None:
         self._fail_all(ErrorCode.ROLE_DIED, self._death_notice())
@@ -177,9 +163,9 @@ class RoleChannel:
     def _fail_all(self, code: ErrorCode, message: str) -> None:
         failed, self._open = self._open, {}
         self._shut()
-        for activation in failed.values():
+        for sink in failed.values():
             try:
-                activation.on_error(code, message)
+                sink.on_error(code, message)
             except Exception:
                 logger.exception("an activation of dead role %s could not be failed", self.peer.model)
 

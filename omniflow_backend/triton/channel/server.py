@@ -33,7 +33,7 @@ class RunningActivation(Protocol):
 
 
 class ActivationSink(Protocol):
-    """Where an activation's results go. Called on the loop's thread; ``ended`` or ``failed`` once, last."""
+    """Where an activation's results go. Called on the loop's thread; ``ended`` or ``failed`` once, last. Deaf after a cancel."""
 
     def yielded(self, fields: dict[str, WireValue]) -> None: ...
 
@@ -118,7 +118,7 @@ class ActivationServer:
             if sink_or_none is not None and sink_or_none.running is not None:
                 sink_or_none.running.accept(message.count)
         elif isinstance(message, wire.Cancel):
-            sink_or_none = peer.activations.get(message.serial)
+            sink_or_none = peer.activations.pop(message.serial, None)
             if sink_or_none is not None:
                 sink_or_none.cancel()
 
@@ -152,7 +152,8 @@ class ActivationServer:
             return
         self._loop.remove_reader(peer.pidfd)
         os.close(peer.pidfd)
-        for sink in list(peer.activations.values()):
+        sinks, peer.activations = peer.activations, {}
+        for sink in sinks.values():
             sink.cancel()
 
 
@@ -185,7 +186,7 @@ class _Sink:
             self._ordinal += 1
 
     def ended(self) -> None:
-        self._close(wire.End(self._serial))
+        self._close(wire.End(self._serial, self._ordinal))
 
     def failed(self, code: ErrorCode, message: str) -> None:
         self._close(wire.Error(self._serial, code, message))

@@ -64,9 +64,10 @@ class Yield(msgspec.Struct, array_like=True, tag=4, frozen=True):
 
 
 class End(msgspec.Struct, array_like=True, tag=5, frozen=True):
-    """The activation has ended well."""
+    """The activation has ended well, after ``yields`` yields."""
 
     serial: int
+    yields: int
 
 
 class Error(msgspec.Struct, array_like=True, tag=6, frozen=True):

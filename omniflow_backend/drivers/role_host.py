@@ -12,13 +12,16 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from omniflow_backend.dsl.interface import InterfaceSpec, Role, Style
 from omniflow_backend.errors import BadInput, ErrorCode
 
 log = logging.getLogger(__name__)
+
+# Guards every context's hooks: held for a few instructions, so one for all is cheaper than one for each activation.
+_hooks_lock = threading.Lock()
 
 
 class ActivationSink(Protocol):
@@ -54,20 +57,15 @@ class Context:
         self.node = request.node
         self.activation_id = request.activation_id
         self.deadline = request.deadline
-        self._cancelled = threading.Event()
+        self.cancelled = False
         self._callbacks: list[Callable[[], None]] = []
-        self._lock = threading.Lock()
-
-    @property
-    def cancelled(self) -> bool:
-        return self._cancelled.is_set()
 
     def raise_if_cancelled(self) -> None:
         if self.cancelled:
             raise asyncio.CancelledError(f"activation {self.activation_id} was cancelled")
 
     def on_cancel(self, callback: Callable[[], None]) -> None:
-        with self._lock:
+        with _hooks_lock:
             if not self.cancelled:
                 self._callbacks.append(callback)
                 return
@@ -75,10 +73,10 @@ class Context:
 
     def cancel(self) -> None:
         """Set ``cancelled`` and run the hooks, once."""
-        with self._lock:
+        with _hooks_lock:
             if self.cancelled:
                 return
-            self._cancelled.set()
+            self.cancelled = True
             callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             try:
@@ -100,13 +98,12 @@ class RunningActivation:
     task: asyncio.Task[None] | None = None
     timer: asyncio.TimerHandle | None = None
     waiter: asyncio.Future[None] | None = None
-    thread_credits: threading.Condition = field(default_factory=threading.Condition)
+    thread_credits: threading.Condition | None = None
 
     def accept(self, count: int) -> None:
         """``count`` more yields may be made."""
-        with self.thread_credits:
-            self.granted += count
-            self.thread_credits.notify_all()
+        self.granted += count
+        self._wake_thread()
         if self.waiter is not None and not self.waiter.done():
             self.waiter.set_result(None)
 
@@ -115,10 +112,14 @@ class RunningActivation:
         already = self.ended
         self._finish()
         self.context.cancel()
-        with self.thread_credits:
-            self.thread_credits.notify_all()
+        self._wake_thread()
         if not already and self.task is not None:
             self.task.cancel()
+
+    def _wake_thread(self) -> None:
+        if self.thread_credits is not None:
+            with self.thread_credits:
+                self.thread_credits.notify_all()
 
     def give(self, value: Any) -> None:
         """One result of the interface function; ``None`` is no yield."""
@@ -181,8 +182,11 @@ class RoleHost:
             run = self._run_async_function if spec.style is Style.ASYNC_FUNCTION else self._run_async_generator
             activation.task = self._loop.create_task(run(activation, function, request.inputs))
         elif self._executor is not None:
-            run_blocking = self._function_in_thread if spec.style is Style.FUNCTION else self._generator_in_thread
-            self._executor.submit(run_blocking, activation, function, request.inputs)
+            if spec.style is Style.FUNCTION:
+                self._executor.submit(self._function_in_thread, activation, function, request.inputs)
+            else:
+                credits = activation.thread_credits = threading.Condition()
+                self._executor.submit(self._generator_in_thread, activation, function, request.inputs, credits)
         elif spec.style is Style.FUNCTION:
             self._run_inline(activation, function, request.inputs)
         else:
@@ -286,9 +290,13 @@ class RoleHost:
             self._post(self._give_and_end, activation, value)
 
     def _generator_in_thread(
-        self, activation: RunningActivation, function: Callable[..., Any], inputs: Mapping[str, Any]
+        self,
+        activation: RunningActivation,
+        function: Callable[..., Any],
+        inputs: Mapping[str, Any],
+        credits: threading.Condition,
     ) -> None:
-        context, condition = activation.context, activation.thread_credits
+        context = activation.context
         made = 0
         try:
             if context.cancelled:
@@ -300,9 +308,9 @@ class RoleHost:
                         return
                     self._post(self._give, activation, value)
                     made += value is not None
-                    with condition:
+                    with credits:
                         while made >= activation.granted and not context.cancelled:
-                            condition.wait(1.0)
+                            credits.wait(1.0)
             finally:
                 generator.close()
         except asyncio.CancelledError:

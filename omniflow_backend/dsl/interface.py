@@ -72,11 +72,8 @@ class ActivationContext(Protocol):
     node: str
     activation_id: str
     deadline: float | None
-
-    @property
-    def cancelled(self) -> bool:
-        """Whether the call was cancelled, failed or ran past its deadline."""
-        ...
+    cancelled: bool
+    """Whether the call was cancelled, failed or ran past its deadline."""
 
     def raise_if_cancelled(self) -> None:
         """Raise ``asyncio.CancelledError`` once the call is cancelled: ends a blocking function at a step boundary."""

@@ -1,8 +1,8 @@
 """Finds the libpython that belongs to this interpreter.
 
-Triton's Python stub embeds libpython, and the first one on ``LD_LIBRARY_PATH`` wins. One of another patch release breaks
-C extensions of this interpreter's standard library at import (``undefined symbol``), so only a library of exactly this
-version counts.
+Triton's Python stub embeds libpython, and the first one on ``LD_LIBRARY_PATH`` wins. One of another patch release
+breaks C extensions of this interpreter's standard library at import (``undefined symbol``), so only a library of
+exactly this version counts.
 
 Standard library only: the environment is built with it, before anything is installed. As a program it prints the
 directory.

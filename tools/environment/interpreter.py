@@ -54,8 +54,8 @@ def choose(found: Iterable[Interpreter]) -> Interpreter:
         return one
     if usable:
         raise EnvironmentFailure(
-            f"{usable[0]} has no {'shared library' if usable[0].ensurepip else 'ensurepip'}; Triton's Python stub needs "
-            "a Python 3.11 with both. Build it with --enable-shared, or install the distribution's "
+            f"{usable[0]} has no {'shared library' if usable[0].ensurepip else 'ensurepip'}; Triton's Python stub "
+            "needs a Python 3.11 with both. Build it with --enable-shared, or install the distribution's "
             "(apt-get install python3.11 python3.11-venv)"
         )
     raise EnvironmentFailure(
@@ -65,7 +65,7 @@ def choose(found: Iterable[Interpreter]) -> Interpreter:
 
 
 def interpreters(named: str | None, library_finder: Path) -> Iterator[Interpreter]:
-    """Every distinct Python 3.11: the ``named`` one if given, else those on PATH in its order, then the distribution's."""
+    """Every distinct Python 3.11: the ``named`` one if given, else those on PATH, then the distribution's."""
     seen = set()
     for command in [named] if named else _commands():
         interpreter = probe(command, library_finder)

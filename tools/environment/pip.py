@@ -15,7 +15,10 @@ from environment.failure import EnvironmentFailure
 
 INSTALL_SECONDS = 3600
 _FETCHING = re.compile(r"(?:Collecting|Requirement already satisfied:|Processing) (\S+)")
-_TORCH_HINT = "PyTorch's CPU build comes from PyTorch's own package index: set PIP_EXTRA_INDEX_URL to its CPU index, then run `make env` again"
+_TORCH_HINT = (
+    "PyTorch's CPU build comes from PyTorch's own package index: set PIP_EXTRA_INDEX_URL to its CPU index, remove the "
+    "environment, then run `make env` again"
+)
 
 
 class Progress:

@@ -1,0 +1,1 @@
+"""Memory that one process owns and others map, one module per kind of device."""

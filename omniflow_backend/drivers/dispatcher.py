@@ -1,6 +1,7 @@
 """Turns the runtime's actions into work, for any way of running activations.
 
-The in-process driver and the Triton orchestrator differ only in their ``Executor``. Everything here runs on one event loop.
+The in-process driver and the Triton orchestrator differ only in their ``Executor``. Everything here runs on one event
+loop.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ class StartedActivation(Protocol):
 class Executor(Protocol):
     """Runs activations somewhere."""
 
-    def start(self, node: PlannedNode, run: RunningCall, request: ActivationRequest, sink: ActivationSink) -> StartedActivation:
+    def start(
+        self, node: PlannedNode, run: RunningCall, request: ActivationRequest, sink: ActivationSink
+    ) -> StartedActivation:
         """Begin one activation; its events go to ``sink`` on the loop, possibly before this returns."""
         ...
 
@@ -214,7 +217,8 @@ class Dispatcher:
         cancel_previous: bool = False,
         trace: bool = False,
     ) -> RunningCall | None:
-        """Start a call, or queue it behind its session's earlier ones. ``request_id`` is the caller's and need not be unique.
+        """Start a call, or queue it behind its session's earlier ones. ``request_id`` is the caller's and need not be
+        unique.
 
         Bad inputs reach ``listener.on_fail`` at once, and ``None`` is returned.
         """

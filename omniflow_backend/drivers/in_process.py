@@ -26,7 +26,9 @@ class StreamedValue:
 
 
 class CallStream:
-    """A call's results: iterate for streamed values, then read ``outputs``. Raises ``CallError`` when the call fails."""
+    """A call's results: iterate for streamed values, then read ``outputs``. Raises ``CallError`` when the call
+    fails.
+    """
 
     def __init__(self) -> None:
         self.outputs: dict[str, Any] = {}
@@ -101,7 +103,9 @@ class InProcessDriver:
         """Activations still running in the roles, those of ended calls included."""
         return sum(host.active for host in self._hosts.values())
 
-    def start(self, node: PlannedNode, run: RunningCall, request: ActivationRequest, sink: ActivationSink) -> StartedActivation:
+    def start(
+        self, node: PlannedNode, run: RunningCall, request: ActivationRequest, sink: ActivationSink
+    ) -> StartedActivation:
         if node.role is not None:
             return self._hosts[node.role].start(request, sink)
         return _ModelCall(self._loop.create_task(self._infer(node, request, sink)))
@@ -112,7 +116,9 @@ class InProcessDriver:
     async def _infer(self, node: PlannedNode, request: ActivationRequest, sink: ActivationSink) -> None:
         model = self._triton_models.get(node.name)
         if model is None:
-            sink.on_error(ErrorCode.UNAVAILABLE, f"no stand-in for Triton model {node.name!r} was given to the in-process driver")
+            sink.on_error(
+                ErrorCode.UNAVAILABLE, f"no stand-in for Triton model {node.name!r} was given to the in-process driver"
+            )
             return
         try:
             outputs = await model(**request.inputs)

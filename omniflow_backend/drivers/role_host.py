@@ -36,7 +36,9 @@ class ActivationSink(Protocol):
 
 @dataclass(slots=True)
 class ActivationRequest:
-    """One activation to run. ``deadline`` in seconds of ``time.monotonic``; ``credits`` yields may be ahead of ``accept``."""
+    """One activation to run. ``deadline`` in seconds of ``time.monotonic``; ``credits`` yields may be ahead of
+    ``accept``.
+    """
 
     activation_id: str
     interface: str
@@ -153,7 +155,8 @@ class RunningActivation:
 class RoleHost:
     """Executes one role's interfaces on an event loop.
 
-    Plain functions run in ``executor``; without one they run inline, which only suits tests and functions that do not block.
+    Plain functions run in ``executor``; without one they run inline, which only suits tests and functions that do not
+    block.
     """
 
     def __init__(self, role: Role, loop: asyncio.AbstractEventLoop, executor: Executor | None = None) -> None:
@@ -203,7 +206,9 @@ class RoleHost:
         if request.deadline is not None:
             limits.append(request.deadline - time.monotonic())
         if limits:
-            activation.timer = self._loop.call_later(max(0.0, min(limits)), self._expire, activation, spec.name, min(limits))
+            activation.timer = self._loop.call_later(
+                max(0.0, min(limits)), self._expire, activation, spec.name, min(limits)
+            )
 
     @staticmethod
     def _expire(activation: RunningActivation, name: str, limit: float) -> None:

@@ -87,7 +87,8 @@ class ActivationContext(Protocol):
 class Role:
     """A class that owns a model or a tool, served by one Triton model in one or more replicas.
 
-    ``options`` are those given to ``Workflow.role``. ``threads`` is the number of worker threads for interfaces written as plain functions.
+    ``options`` are those given to ``Workflow.role``. ``threads`` is the number of worker threads for interfaces written
+    as plain functions.
     """
 
     threads: ClassVar[int] = 1
@@ -121,13 +122,14 @@ def interface(
 ) -> Callable[[Function], Function]:
     """Declare a method of a ``Role`` as an interface: a node of workflow graphs.
 
-    The method is called as ``method(self, ctx, **inputs)``; it returns one mapping of some of its outputs, or yields any number of them.
+    The method is called as ``method(self, ctx, **inputs)``; it returns one mapping of some of its outputs, or yields
+    any number of them.
 
     Raises ``TypeError`` where the declaration and the method's parameters differ.
     """
 
     def declare(function: Function) -> Function:
-        code = function.__code__  # type: ignore[attr-defined]
+        code = function.__code__
         _check_parameters(function, inputs)
         function.__omniflow_interface__ = InterfaceSpec(  # type: ignore[attr-defined]
             name=function.__name__,

@@ -37,7 +37,7 @@ class Scalar(FieldType):
             raise BadInput(f"{field!r} must be {self}, got a bool")
         if not isinstance(value, self.python_types):
             raise BadInput(f"{field!r} must be {self}, got {type(value).__name__}")
-        return float(value) if self.name == "Float" else value
+        return float(value) if self.name == "Float" else value  # type: ignore[arg-type]
 
     def accepts(self, source: FieldType) -> bool:
         return self == source or (self.name == "Float" and source == Int)

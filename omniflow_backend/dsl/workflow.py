@@ -57,9 +57,13 @@ class Binding:
 
 
 class Node:
-    """One interface in the graph. ``node.field`` is an output; calling the node (or ``bind``) adds an input alternative."""
+    """One interface in the graph. ``node.field`` is an output; calling the node (or ``bind``) adds an input
+    alternative.
+    """
 
-    def __init__(self, workflow: Workflow, role: str | None, spec: InterfaceSpec | None, name: str, place: Place) -> None:
+    def __init__(
+        self, workflow: Workflow, role: str | None, spec: InterfaceSpec | None, name: str, place: Place
+    ) -> None:
         self._workflow = workflow
         self._role = role
         self._spec = spec
@@ -70,7 +74,8 @@ class Node:
     def bind(self, *, activate_by_count: Mapping[str, Any] | None = None, **fields: Any) -> Node:
         """Add one input alternative: each field from a handle, placeholder, ``GlobalParam``, or a list of handles.
 
-        ``activate_by_count`` maps trigger fields to how many distinct events each needs: an int, a placeholder or an ``Int`` output (paper A.2).
+        ``activate_by_count`` maps trigger fields to how many distinct events each needs: an int, a placeholder or an
+        ``Int`` output (paper A.2).
         """
         sources = {
             name: tuple(source) if isinstance(source, list | tuple) else (source,) for name, source in fields.items()
@@ -95,7 +100,9 @@ class Node:
 class RoleHandle:
     """A role in a workflow; ``handle.interface`` is a node."""
 
-    def __init__(self, workflow: Workflow, name: str, role: type[Role], replicas: int, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self, workflow: Workflow, name: str, role: type[Role], replicas: int, options: Mapping[str, Any]
+    ) -> None:
         self._workflow = workflow
         self._name = name
         self._class = role
@@ -136,7 +143,8 @@ class Output:
 class Workflow:
     """A graph of interfaces. Nothing is judged before ``compile``, which reports every problem with its place.
 
-    ``window`` is how many yields of one activation may have unfinished direct deliveries before its producer is made to wait.
+    ``window`` is how many yields of one activation may have unfinished direct deliveries before its producer is made to
+    wait.
     ``buffered_values`` bounds what the joins of one call hold.
     """
 
@@ -151,12 +159,16 @@ class Workflow:
     place: Place = field(default_factory=lambda: author_place())
 
     def placeholder(self, name: str, type: FieldType, *, optional: bool = False, default: Any = None) -> Placeholder:
-        """Declare a value that callers give. An absent optional one arrives as ``default``; a ``Many`` without default as ``[]``."""
+        """Declare a value that callers give. An absent optional one arrives as ``default``; a ``Many`` without default
+        as ``[]``.
+        """
         if optional and default is None and is_many(type):
             default = []
         placeholder = Placeholder(name, type, optional or default is not None, default, author_place())
         if name in self.placeholders:
-            self.report(f"placeholder {name!r} is declared twice (first at {self.placeholders[name].place})", placeholder.place)
+            self.report(
+                f"placeholder {name!r} is declared twice (first at {self.placeholders[name].place})", placeholder.place
+            )
         self.placeholders.setdefault(name, placeholder)
         return placeholder
 
@@ -168,10 +180,15 @@ class Workflow:
             self.roles[name] = handle
             return handle
         if known._class is not role or known._options != options or known._replicas != replicas:
-            self.report(f"role {name!r} is declared twice, differently: as {known._class.__name__} and {role.__name__}", author_place())
+            self.report(
+                f"role {name!r} is declared twice, differently: as {known._class.__name__} and {role.__name__}",
+                author_place(),
+            )
         return known
 
-    def triton_model(self, name: str, *, inputs: Mapping[str, FieldType], outputs: Mapping[str, FieldType], decoupled: bool = False) -> Node:
+    def triton_model(
+        self, name: str, *, inputs: Mapping[str, FieldType], outputs: Mapping[str, FieldType], decoupled: bool = False
+    ) -> Node:
         """Add any other model of the Triton repository as a node, called through BLS; each response is one yield."""
         place = author_place()
         style = Style.ASYNC_GENERATOR if decoupled else Style.ASYNC_FUNCTION
@@ -193,14 +210,16 @@ class Workflow:
     ) -> None:
         """Name a result.
 
-        ``stream`` presents each value as soon as generation order allows. Otherwise the output comes once, at the end: ``many`` as the
-        list of all values in order, else as the only value (more than one fails the call). ``required``: none fails the call.
+        ``stream`` presents each value as soon as generation order allows. Otherwise the output comes once, at the end:
+        ``many`` as the
+        list of all values in order, else as the only value (more than one fails the call). ``required``: none fails the
+        call.
         """
         place = author_place()
         sources = tuple(source) if isinstance(source, list | tuple) else (source,)
         if name in self.outputs:
             self.report(f"output {name!r} is declared twice (first at {self.outputs[name].place})", place)
-        self.outputs.setdefault(name, Output(name, sources, stream, required, many and not stream, place))  # type: ignore[arg-type]
+        self.outputs.setdefault(name, Output(name, sources, stream, required, many and not stream, place))
 
     def report(self, message: str, place: Place) -> None:
         """Record a problem for ``compile`` to raise."""
@@ -213,7 +232,9 @@ class Workflow:
         return compile_workflow(self)
 
     def explain(self) -> str:
-        """In words: for every node what makes it run, and for every join its anchor and what one activation collects."""
+        """In words: for every node what makes it run, and for every join its anchor and what one activation
+        collects.
+        """
         from omniflow_backend.planning.explain import explain
 
         return explain(self.compile())

@@ -1,6 +1,7 @@
 """``voice_chat``: a spoken question in, the answer out as text and as speech, sentence by sentence.
 
-The LLM's yields carry text for the caller; those that also complete a sentence activate the talker, so speech starts before the answer has ended.
+The LLM's yields carry text for the caller; those that also complete a sentence activate the talker, so speech starts
+before the answer has ended.
 Streams keep generation order, however long a sentence takes to speak.
 """
 

@@ -1,4 +1,6 @@
-"""Judging one ``bind`` call: which sources, which kind of alternative, which types (contract section 3, rulings 1-4)."""
+"""Judging one ``bind`` call: which sources, which kind of alternative, which types (contract section 3, rulings
+1-4).
+"""
 
 from __future__ import annotations
 
@@ -76,7 +78,8 @@ class AlternativeJudge:
             else:
                 self._report(
                     node,
-                    f"input {field!r} needs a handle, a list of handles, one placeholder or one GlobalParam; got {sources!r}",
+                    f"input {field!r} needs a handle, a list of handles, one placeholder or one GlobalParam; "
+                    f"got {sources!r}",
                     binding.place,
                 )
                 sound = False
@@ -86,7 +89,9 @@ class AlternativeJudge:
             if field not in binding.sources and not isinstance(field_type, OptionalType)
         ]
         if missing:
-            self._report(node, f"required input(s) {', '.join(map(repr, missing))} not bound in this alternative", binding.place)
+            self._report(
+                node, f"required input(s) {', '.join(map(repr, missing))} not bound in this alternative", binding.place
+            )
             sound = False
         counts, counts_sound = self._counts(node, binding, handles)
         if not sound or not counts_sound:
@@ -132,21 +137,30 @@ class AlternativeJudge:
         before = len(self._workflow.problems)
         for field, count in binding.counts.items():
             if field not in handles:
-                self._report(node, f"activate_by_count names {field!r}, which this alternative does not bind to an output", binding.place)
+                self._report(
+                    node,
+                    f"activate_by_count names {field!r}, which this alternative does not bind to an output",
+                    binding.place,
+                )
             elif isinstance(count, Placeholder) and required(count.type) == Int:
                 counts.append(CountSource(field, placeholder=count.name))
             elif isinstance(count, Handle):
                 source = self._resolve(count, binding.place)
                 if source is not None and count.node._spec is not None:
                     if required(count.node._spec.outputs[source[1]]) != Int:
-                        self._report(node, f"the count of {field!r} must be an Int, {count.node._name}.{count.field} is not", binding.place)
+                        self._report(
+                            node,
+                            f"the count of {field!r} must be an Int, {count.node._name}.{count.field} is not",
+                            binding.place,
+                        )
                     counts.append(CountSource(field, node=source[0], output=source[1]))
             elif isinstance(count, int) and not isinstance(count, bool) and count >= 0:
                 counts.append(CountSource(field, constant=count))
             else:
                 self._report(
                     node,
-                    f"the count of {field!r} can never be learned from {count!r}: give an int, an Int placeholder or an Int output",
+                    f"the count of {field!r} can never be learned from {count!r}: "
+                    "give an int, an Int placeholder or an Int output",
                     binding.place,
                 )
         return tuple(counts), len(self._workflow.problems) == before
@@ -160,7 +174,9 @@ class AlternativeJudge:
                 if self._workflow.placeholders.get(constant.name) is not constant:
                     self._workflow.report(f"placeholder {constant.name!r} belongs to another workflow", binding.place)
                 elif not required(spec.inputs[field]).accepts(required(constant.type)):
-                    self._clash(node, field, spec.inputs[field], f"placeholder {constant.name!r}", constant.type, binding.place)
+                    self._clash(
+                        node, field, spec.inputs[field], f"placeholder {constant.name!r}", constant.type, binding.place
+                    )
         nodes = list(self._nodes)
         for field, sources in draft.handles.items():
             wanted = required(spec.inputs[field])
@@ -176,13 +192,19 @@ class AlternativeJudge:
                 listed = " and ".join(f"{name} ({provided})" for provided, name in types.items())
                 self._report(node, f"one bucket would get {field!r} with different types: {listed}", binding.place)
             if draft.kind is AlternativeKind.DIRECT and len({s for s, _ in sources}) < len(sources):
-                self._report(node, f"input {field!r} lists two outputs of one node; write one bind call for each", binding.place)
+                self._report(
+                    node, f"input {field!r} lists two outputs of one node; write one bind call for each", binding.place
+                )
         return len(self._workflow.problems) == before
 
     def _is_satisfiable(self, node: Node, draft: DraftAlternative) -> bool:
         assert node._spec is not None
         if draft.handles and all(isinstance(node._spec.inputs[field], OptionalType) for field in draft.handles):
-            self._report(node, "this alternative binds no required input to an output, so nothing would tell when it is complete", draft.place)
+            self._report(
+                node,
+                "this alternative binds no required input to an output, so nothing would tell when it is complete",
+                draft.place,
+            )
             return False
         return True
 

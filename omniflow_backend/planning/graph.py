@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 class FlowGraph:
     """The nodes of a workflow and the call's entry.
 
-    ``edges`` are the causal ones. ``resets`` are edges into count joins: they carry values, but the join's output starts anew at the call
+    ``edges`` are the causal ones. ``resets`` are edges into count joins: they carry values, but the join's output
+    starts anew at the call
     (contract ruling 6), so dominators and cycles do not see them.
     """
 
@@ -57,7 +58,11 @@ class FlowGraph:
 
     def ancestors(self, node: int, avoided: int | None = None) -> set[int]:
         """``node`` and all nodes from which it can be reached, not passing through ``avoided``."""
-        graph = self.full if avoided is None or avoided == node else self.full.subgraph(n for n in self.full if n != avoided)
+        graph = (
+            self.full
+            if avoided is None or avoided == node
+            else self.full.subgraph(n for n in self.full if n != avoided)
+        )
         return self._nx.ancestors(graph, node) | {node}
 
     def back_edges(self) -> set[tuple[int, int]]:

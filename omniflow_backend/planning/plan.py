@@ -60,7 +60,9 @@ class FieldMapping:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The mappings from one source node into one alternative; ``windowed`` ones hold back a producer that is too far ahead."""
+    """The mappings from one source node into one alternative; ``windowed`` ones hold back a producer that is too far
+    ahead.
+    """
 
     source: int
     node: int
@@ -84,7 +86,8 @@ class CountSource:
 class Alternative:
     """One input alternative of a node, planned.
 
-    ``ranks[field][node]`` orders values of one field whose paths part at different nodes: by the position of the source in the ``bind`` call.
+    ``ranks[field][node]`` orders values of one field whose paths part at different nodes: by the position of the source
+    in the ``bind`` call.
     """
 
     node: int

@@ -64,18 +64,25 @@ class _Planner:
     def _check_names(self) -> None:
         workflow = self._workflow
         if not workflow.name.isidentifier():
-            workflow.report(f"a workflow's name becomes a Triton model's name: {workflow.name!r} is not an identifier", workflow.place)
+            workflow.report(
+                f"a workflow's name becomes a Triton model's name: {workflow.name!r} is not an identifier",
+                workflow.place,
+            )
         if not workflow.outputs:
             workflow.report("the workflow has no output", workflow.place)
         for placeholder in workflow.placeholders.values():
             if placeholder.name in RESERVED_INPUTS or not placeholder.name.isidentifier():
-                workflow.report(f"placeholder name {placeholder.name!r} is reserved or not an identifier", placeholder.place)
+                workflow.report(
+                    f"placeholder name {placeholder.name!r} is reserved or not an identifier", placeholder.place
+                )
         for output in workflow.outputs.values():
             if output.name in RESERVED_OUTPUTS or not output.name.isidentifier():
                 workflow.report(f"output name {output.name!r} is reserved or not an identifier", output.place)
         for role in workflow.roles.values():
             if role._name == workflow.name:
-                workflow.report(f"role {role._name!r} has the workflow's own name; both become Triton models", workflow.place)
+                workflow.report(
+                    f"role {role._name!r} has the workflow's own name; both become Triton models", workflow.place
+                )
             if role._replicas < 1:
                 workflow.report(f"role {role._name!r} needs at least one replica, got {role._replicas}", workflow.place)
 
@@ -94,7 +101,9 @@ class _Planner:
         for output in self._workflow.outputs.values():
             sources = [judge._resolve(handle, output.place) for handle in output.sources if hasattr(handle, "node")]
             if len(sources) < len(output.sources) or not sources:
-                self._workflow.report(f"output {output.name!r} needs the output field of a node, or a list of them", output.place)
+                self._workflow.report(
+                    f"output {output.name!r} needs the output field of a node, or a list of them", output.place
+                )
                 continue
             resolved = tuple(source for source in sources if source is not None)
             if len(resolved) < len(sources):
@@ -102,7 +111,9 @@ class _Planner:
             types = {required(_spec(self._nodes[node]).outputs[field]) for node, field in resolved}
             if len(types) > 1:
                 listed = " and ".join(sorted(str(t) for t in types))
-                self._workflow.report(f"output {output.name!r} is given values of different types: {listed}", output.place)
+                self._workflow.report(
+                    f"output {output.name!r} is given values of different types: {listed}", output.place
+                )
                 continue
             judged.append((output, resolved, types.pop()))
         return judged
@@ -138,8 +149,9 @@ class _Planner:
                 names = " -> ".join(self._name(node) for node in cycle)
                 sources = " and ".join(self._name(source) for source in draft.sources)
                 self._workflow.report(
-                    f"{self._name(draft.node)}: this join of {sources} lies on the cycle {names}, but what its inputs have in common "
-                    f"({self._name(anchor)}) lies outside it: two turns would share one bucket. Let every input of the join come "
+                    f"{self._name(draft.node)}: this join of {sources} lies on the cycle {names}, but what its "
+                    f"inputs have in common ({self._name(anchor)}) lies outside it: two turns would share one bucket. "
+                    "Let every input of the join come "
                     "from one node on the cycle, or pass the outer value along through it",
                     draft.place,
                 )
@@ -160,9 +172,7 @@ def _assemble(
 ) -> Plan:
     back_edges = graph.back_edges()
     targets: list[Target] = []
-    planned = [
-        PlannedNode(index, node._name, node._role, _spec(node), node._place) for index, node in enumerate(nodes)
-    ]
+    planned = [PlannedNode(index, node._name, node._role, _spec(node), node._place) for index, node in enumerate(nodes)]
     per_node: dict[int, list[Alternative]] = {index: [] for index in range(len(nodes))}
     for position, draft in enumerate(drafts):
         anchor = anchors.get(position)
@@ -172,7 +182,13 @@ def _assemble(
             target = len(targets)
             targets.append(Target(target, TargetKind.JOIN, draft.node, index, anchor))
         routes = tuple(
-            Route(source, draft.node, index, draft.mappings(planned[source].spec, source, planned[draft.node].spec), (source, draft.node) not in back_edges)
+            Route(
+                source,
+                draft.node,
+                index,
+                draft.mappings(planned[source].spec, source, planned[draft.node].spec),
+                (source, draft.node) not in back_edges,
+            )
             for source in draft.sources
         )
         per_node[draft.node].append(
@@ -235,7 +251,10 @@ def _connect(plan: Plan) -> None:
         alternatives = [a for other in plan.nodes for a in other.alternatives]
         node.routes = tuple(route for a in alternatives for route in a.routes if route.source == node.index)
         node.outputs = tuple(
-            OutputBinding(output.index, field) for output in plan.outputs for source, field in output.sources if source == node.index
+            OutputBinding(output.index, field)
+            for output in plan.outputs
+            for source, field in output.sources
+            if source == node.index
         )
         counted = [(a.node, count) for a in alternatives for count in a.counts if count.node == node.index]
         node.count_routes = tuple(dict.fromkeys(counted))
@@ -269,7 +288,9 @@ def _spread_targets(plan: Plan) -> None:
         node.work = tuple(work[node.index])
         node.yields = tuple(yields[node.index])
         node.gated_yields = tuple(t for t in node.yields if plan.targets[t].kind is not TargetKind.JOIN)
-        node.anchored_joins = tuple(t.index for t in plan.targets if t.kind is TargetKind.JOIN and t.anchor == node.index)
+        node.anchored_joins = tuple(
+            t.index for t in plan.targets if t.kind is TargetKind.JOIN and t.anchor == node.index
+        )
         node.is_anchor = bool(node.anchored_joins)
 
 

@@ -96,7 +96,8 @@ class _StreamValue:
 class Call:
     """One request's run through a plan.
 
-    Every method is an event and returns the actions that follow. Events for activations that are unknown, ended or repeated are ignored.
+    Every method is an event and returns the actions that follow. Events for activations that are unknown, ended or
+    repeated are ignored.
     """
 
     def __init__(self, plan: Plan, request: str, inputs: Mapping[str, Any], trace: Trace | None = None) -> None:
@@ -191,7 +192,9 @@ class Call:
         node = producer.node
         if not fields.keys() <= node.spec.outputs.keys():
             unknown = sorted(fields.keys() - node.spec.outputs.keys())
-            message = f"yielded {unknown[0]!r}, which is not among its declared outputs ({', '.join(node.spec.outputs)})"
+            message = (
+                f"yielded {unknown[0]!r}, which is not among its declared outputs ({', '.join(node.spec.outputs)})"
+            )
             self._fail(ErrorCode.ROLE_FAILED, message, node, producer.origin)
             return
         self._numbers += 1
@@ -207,7 +210,7 @@ class Call:
             if not self.ended:
                 self._deliver(route, token, fields, producer, started)
         for node_index, count in node.count_routes:
-            if count.output in fields and not self.ended:
+            if count.output is not None and count.output in fields and not self.ended:
                 self._learn_count(node_index, count.field, fields[count.output])
         if self.ended:
             return
@@ -228,7 +231,9 @@ class Call:
     def _deliver(
         self, route: Route, token: Token, fields: Mapping[str, Any], producer: Activation, started: list[Activation]
     ) -> None:
-        """Hand one yield to one route; ``started`` collects activations to begin once all of the yield is registered."""
+        """Hand one yield to one route; ``started`` collects activations to begin once all of the yield is
+        registered.
+        """
         node = self.plan.nodes[route.node]
         alternative = node.alternatives[route.alternative]
         if alternative.kind is AlternativeKind.DIRECT:
@@ -238,7 +243,8 @@ class Call:
         if not present:
             self._skip(node, token, [m.source for m in route.mappings])
         elif alternative.kind is AlternativeKind.PREFIX_JOIN:
-            assert alternative.anchor is not None and alternative.target is not None
+            assert alternative.anchor is not None
+            assert alternative.target is not None
             anchor = token.scope[alternative.anchor]
             bucket: Bucket | None = anchor.buckets.get(alternative.target)
             if bucket is None:
@@ -289,7 +295,9 @@ class Call:
     def _buffer(self, values: int, node: PlannedNode) -> None:
         self._buffered += values
         if self._buffered > self.plan.buffered_values:
-            self._fail(ErrorCode.JOIN_FAILED, f"the joins of this call hold more than {self.plan.buffered_values} values", node)
+            self._fail(
+                ErrorCode.JOIN_FAILED, f"the joins of this call hold more than {self.plan.buffered_values} values", node
+            )
 
     # --- activations --------------------------------------------------------------------------------------------------
 
@@ -349,7 +357,9 @@ class Call:
             producer.unaccepted = 0
 
     def _constants_of(self, node: PlannedNode, alternative: Alternative) -> dict[str, Any]:
-        """Placeholders and global parameters bound by the alternative, and ``None`` for optional inputs it leaves unbound."""
+        """Placeholders and global parameters bound by the alternative, and ``None`` for optional inputs it leaves
+        unbound.
+        """
         key = (node.index, alternative.index)
         if key not in self._constants:
             constants: dict[str, Any] = {
@@ -469,7 +479,9 @@ class Call:
                 continue
             node = self.plan.nodes[node_index]
             if bucket.reached and not bucket.empty:
-                self._fail(ErrorCode.JOIN_FAILED, f"count join not satisfied when the call ended: {bucket.shortfall()}", node)
+                self._fail(
+                    ErrorCode.JOIN_FAILED, f"count join not satisfied when the call ended: {bucket.shortfall()}", node
+                )
                 return
             bucket.fired = True
             if bucket.held:
@@ -488,7 +500,11 @@ class Call:
             if output.many:
                 outputs[output.name] = [value for _, value in values]
             elif len(values) > 1:
-                self._fail(ErrorCode.OUTPUT_FAILED, f"output {output.name!r} takes one value and got {len(values)}; declare it many=True", None)
+                self._fail(
+                    ErrorCode.OUTPUT_FAILED,
+                    f"output {output.name!r} takes one value and got {len(values)}; declare it many=True",
+                    None,
+                )
                 return
             elif values:
                 outputs[output.name] = values[0][1]

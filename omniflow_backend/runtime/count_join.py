@@ -31,7 +31,8 @@ class _Event:
 class CountBucket:
     """What one call has contributed to one count join.
 
-    Admission order decides which events are selected; selection is frozen once a field has its count, and only then sorted.
+    Admission order decides which events are selected; selection is frozen once a field has its count, and only then
+    sorted.
     """
 
     def __init__(self, node: PlannedNode, placeholders: Mapping[str, Any]) -> None:
@@ -93,7 +94,9 @@ class CountBucket:
         return ""
 
     def fire(self, name_of: Any) -> tuple[dict[str, Any], Token]:
-        """The inputs, by field, and the path all selected events share. Raises ``CountJoinError`` for ambiguous companions."""
+        """The inputs, by field, and the path all selected events share. Raises ``CountJoinError`` for ambiguous
+        companions.
+        """
         self.fired = True
         spec = self._node.spec
         used: list[Token] = []
@@ -111,12 +114,15 @@ class CountBucket:
                     if len(nearest) > 1:
                         both = " and ".join(show_path(event.token, name_of) for event in nearest[:2])
                         raise CountJoinError(
-                            f"{name!r} of {self._node.name} is ambiguous: {both} are equally near to {show_path(anchor.token, name_of)}"
+                            f"{name!r} of {self._node.name} is ambiguous: {both} are equally near to "
+                            f"{show_path(anchor.token, name_of)}"
                         )
                     values[name] += [event.value for event in nearest]
                     used += [event.token for event in nearest]
         inputs = {
-            name: None if not found and self._counts.get(name) == 0 and not is_many(spec.inputs[name]) else one_or_many(name, found, spec)
+            name: None
+            if not found and self._counts.get(name) == 0 and not is_many(spec.inputs[name])
+            else one_or_many(name, found, spec)
             for name, found in values.items()
         }
         return inputs, reduce(common_prefix, used)
@@ -137,7 +143,10 @@ class CountBucket:
 
     def _anchors(self, facet: int) -> list[_Event]:
         selected = {
-            event.token.event: event for trigger in self._triggers for event in self._selected(trigger) if facet in event.facets
+            event.token.event: event
+            for trigger in self._triggers
+            for event in self._selected(trigger)
+            if facet in event.facets
         }
         return list(selected.values())
 

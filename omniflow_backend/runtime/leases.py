@@ -1,7 +1,9 @@
 """Leases: whether work that may still reach a join, an ordered interface or a stream is outstanding (paper 3.3).
 
-Every token counts, per target, the activations, deliveries, buckets and open child tokens below it. A token whose count falls to zero is
-closed for that target and tells its own parent, up to the target's anchor. So each start and end of work costs a constant, and
+Every token counts, per target, the activations, deliveries, buckets and open child tokens below it. A token whose count
+falls to zero is
+closed for that target and tells its own parent, up to the target's anchor. So each start and end of work costs a
+constant, and
 "nothing more can come" is a counter that reads zero.
 """
 
@@ -15,7 +17,9 @@ from omniflow_backend.runtime.paths import Token
 
 
 class Leases:
-    """The counters of one call. ``closed`` collects ``(token, target)`` pairs that reached zero, for the call to act on."""
+    """The counters of one call. ``closed`` collects ``(token, target)`` pairs that reached zero, for the call to act
+    on.
+    """
 
     __slots__ = ("_anchors", "_gates", "closed")
 

@@ -1,6 +1,7 @@
 """Order of stateful execution and of streams (paper 3.4; contract section 6, rulings 9 and 10).
 
-A delivery to an ordered interface or a stream waits until every earlier sibling on its path has no work left towards the same target. It looks
+A delivery to an ordered interface or a stream waits until every earlier sibling on its path has no work left towards
+the same target. It looks
 at siblings only, never at descendants, so a loop does not wait for itself.
 """
 
@@ -34,7 +35,9 @@ class Siblings:
         self._waiting: list[tuple[int, int, Ordered]] = []
 
     def settled(self, target: int) -> int:
-        """The lowest ordinal that still has work towards ``target``. A closed token never opens again, so this only grows."""
+        """The lowest ordinal that still has work towards ``target``. A closed token never opens again, so this only
+        grows.
+        """
         tokens, settled = self._tokens, self._settled
         while settled < len(tokens) and not tokens[settled].pending.get(target):
             settled += 1

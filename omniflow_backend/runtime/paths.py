@@ -19,10 +19,22 @@ class Token:
 
     The two differ after joins: the path goes on from the longest common prefix, the leases from the anchor (ruling 5).
     ``scope`` maps every anchor node to its latest token on the path.
-    ``pending`` counts, per target, outstanding work under this token; ``buckets`` are the open buckets of joins anchored here.
+    ``pending`` counts, per target, outstanding work under this token; ``buckets`` are the open buckets of joins
+    anchored here.
     """
 
-    __slots__ = ("activation", "buckets", "depth", "event", "lease_parent", "node", "ordinal", "parent", "pending", "scope")
+    __slots__ = (
+        "activation",
+        "buckets",
+        "depth",
+        "event",
+        "lease_parent",
+        "node",
+        "ordinal",
+        "parent",
+        "pending",
+        "scope",
+    )
 
     def __init__(
         self,
@@ -69,7 +81,8 @@ def common_prefix(a: Token, b: Token) -> Token:
         assert b.parent is not None
         b = b.parent
     while a is not b:
-        assert a.parent is not None and b.parent is not None
+        assert a.parent is not None
+        assert b.parent is not None
         a, b = a.parent, b.parent
     return a
 
@@ -82,7 +95,8 @@ def order_key(token: Token, above: int, ranks: Mapping[int, int]) -> PathKey:
     key = []
     while token.depth > above:
         activation, parent = token.activation, token.parent
-        assert activation is not None and parent is not None
+        assert activation is not None
+        assert parent is not None
         node = token.node
         key.append((ranks.get(node, len(ranks)), node, activation.alternative, token.ordinal))
         token = parent
@@ -91,5 +105,7 @@ def order_key(token: Token, above: int, ranks: Mapping[int, int]) -> PathKey:
 
 
 def show_path(token: Token, name: Any) -> str:
-    """The path in words, as in the paper: ``parser.parse[0]:vit.encode[1]``; ``name`` maps a node's index to its name."""
+    """The path in words, as in the paper: ``parser.parse[0]:vit.encode[1]``; ``name`` maps a node's index to its
+    name.
+    """
     return ":".join(f"{name(t.node)}[{t.ordinal}]" for t in reversed(list(token.chain())))

@@ -15,7 +15,9 @@ class WrongNumber(Exception):
 
 
 class Bucket:
-    """Contributions of one occurrence, by field. Arrival order does not matter: values are sorted when the bucket fires."""
+    """Contributions of one occurrence, by field. Arrival order does not matter: values are sorted when the bucket
+    fires.
+    """
 
     __slots__ = ("_values", "alternative", "anchor", "origin", "size")
 
@@ -48,7 +50,9 @@ class Bucket:
 
 
 def one_or_many(field: str, values: list[Any], spec: InterfaceSpec) -> Any:
-    """What a joined field receives: the list for ``Many``, the only value for a plain type, ``None`` for an absent optional one."""
+    """What a joined field receives: the list for ``Many``, the only value for a plain type, ``None`` for an absent
+    optional one.
+    """
     field_type = spec.inputs[field]
     if isinstance(required(field_type), ManyType):
         return values

@@ -17,7 +17,8 @@ class Decision:
 class Admission:
     """Queues of calls by session. A call without a session is admitted at once.
 
-    A driver reports every call's terminal event with ``ended``, also for a call that was cancelled while it waited; the next one then starts.
+    A driver reports every call's terminal event with ``ended``, also for a call that was cancelled while it waited; the
+    next one then starts.
     Clean-up may still go on.
     """
 

@@ -67,17 +67,20 @@ class TestCounts:
 
     def test_a_count_told_twice_with_two_values_is_an_error(self) -> None:
         failure = draw(1, told=[1, 2]).failure
-        assert failure is not None and failure.code is ErrorCode.JOIN_FAILED
+        assert failure is not None
+        assert failure.code is ErrorCode.JOIN_FAILED
         assert "'codes' was told twice: first 1, then 2" in failure.message
 
     def test_too_few_events_are_an_error_that_names_field_wanted_and_seen(self) -> None:
         failure = draw(2, told=[3]).failure
-        assert failure is not None and failure.node == "draw.draw"
+        assert failure is not None
+        assert failure.node == "draw.draw"
         assert "'codes' wanted 3 and saw 2" in failure.message
 
     def test_events_without_a_count_are_an_error(self) -> None:
         failure = draw(2, told=[]).failure
-        assert failure is not None and "never told" in failure.message
+        assert failure is not None
+        assert "never told" in failure.message
 
     def test_a_branch_not_taken_is_no_error(self) -> None:
         assert draw(0, told=[]).raise_for_failure().outputs == {}

@@ -149,8 +149,11 @@ class TestNestedJoins:
         c = workflow.role("c", Branch, label="C").step(value=a.value)
         workflow.output("value", workflow.role("echo", Echo).echo(value=b.out, more=c.out).value)
         failure = run(workflow.compile(), {"count": 1}).failure
-        assert failure is not None and failure.code is ErrorCode.JOIN_FAILED
-        assert failure.node == "echo.echo" and "'value'" in failure.message and "2" in failure.message
+        assert failure is not None
+        assert failure.code is ErrorCode.JOIN_FAILED
+        assert failure.node == "echo.echo"
+        assert "'value'" in failure.message
+        assert "2" in failure.message
 
 
 class Stateful(Role):
@@ -253,7 +256,9 @@ class TestOutputs:
         a = workflow.role("a", Source).emit(count=workflow.placeholder("count", Int))
         workflow.output("value", a.value)
         failure = run(workflow.compile(), {"count": 2}).failure
-        assert failure is not None and failure.code is ErrorCode.OUTPUT_FAILED and "got 2" in failure.message
+        assert failure is not None
+        assert failure.code is ErrorCode.OUTPUT_FAILED
+        assert "got 2" in failure.message
 
     def test_a_plain_output_without_value_is_absent_unless_required(self) -> None:
         for is_required in (False, True):
@@ -261,4 +266,5 @@ class TestOutputs:
             a = workflow.role("a", Source).emit(count=workflow.placeholder("count", Int))
             workflow.output("value", a.value, required=is_required)
             result = run(workflow.compile(), {"count": 0})
-            assert (result.failure is not None) == is_required and result.outputs == {}
+            assert (result.failure is not None) == is_required
+            assert result.outputs == {}

@@ -106,6 +106,13 @@ class Role:
     def __init__(self, **options: Any) -> None:
         self.options = options
 
+    @classmethod
+    def prepare(cls, **options: Any) -> None:
+        """Called by the launcher with the role's options before any process starts: make weights, with progress bars.
+
+        Must be idempotent, and quick when there is nothing to do.
+        """
+
     def load(self) -> None:
         """Called once per process, before the first activation."""
 

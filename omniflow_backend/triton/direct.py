@@ -134,5 +134,7 @@ class DirectAnswer:
     def _type(self, name: str) -> Any:
         assert self.spec is not None
         if name not in self.spec.outputs:
-            raise ValueError(f"{self.spec.name!r} yielded {name!r}, which is not one of its outputs ({', '.join(self.spec.outputs)})")
+            raise ValueError(
+                f"{self.spec.name!r} yielded {name!r}, which is not one of its outputs ({', '.join(self.spec.outputs)})"
+            )
         return self.spec.outputs[name]

@@ -113,4 +113,6 @@ def answer_text(request: ClientRequest, name: str, text: str) -> None:
 
 def fail_request(request: Any, error: Exception) -> None:
     """End a Triton request that could not even be read."""
-    Responder(request.get_response_sender()).fail(Failure(ErrorCode.INTERNAL, f"the request could not be read: {error!r}"))
+    Responder(request.get_response_sender()).fail(
+        Failure(ErrorCode.INTERNAL, f"the request could not be read: {error!r}")
+    )

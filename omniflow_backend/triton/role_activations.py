@@ -40,7 +40,9 @@ class RoleActivations:
             deadline=None if message.time_left is None else time.monotonic() + message.time_left,
             credits=message.window,
         )
-        return self._host.start(request, _PackingSink(sink, ValueEncoder(self._store, message.scope)))
+        packing = _PackingSink(sink, ValueEncoder(self._store, message.scope))
+        packing.activation = self._host.start(request, packing)
+        return packing.activation
 
 
 class _NeverRan:
@@ -54,12 +56,13 @@ class _NeverRan:
 class _PackingSink:
     """Packs what the role yields."""
 
-    __slots__ = ("_encoder", "_failed", "_sink")
+    __slots__ = ("_encoder", "_failed", "_sink", "activation")
 
     def __init__(self, sink: ActivationSink, encoder: ValueEncoder) -> None:
         self._sink = sink
         self._encoder = encoder
         self._failed = False
+        self.activation: RunningActivation | None = None
 
     def on_yield(self, ordinal: int, fields: Mapping[str, Any]) -> None:
         if self._failed:
@@ -68,6 +71,8 @@ class _PackingSink:
             packed = self._encoder.encode_fields(fields)
         except Exception as error:
             self.on_error(ErrorCode.ROLE_FAILED, f"a yield cannot be sent: {error}")
+            if self.activation is not None:
+                self.activation.cancel()
             return
         self._sink.yielded(packed)
 

@@ -36,5 +36,7 @@ def runtime_directory() -> Path:
     """The deployment's runtime directory. Raises ``RuntimeError`` outside of a deployment."""
     directory = os.environ.get(RUNTIME_DIRECTORY)
     if not directory:
-        raise RuntimeError(f"{RUNTIME_DIRECTORY} is not set: start the server with `omniflow serve`, or set it to a private directory")
+        raise RuntimeError(
+            f"{RUNTIME_DIRECTORY} is not set: start the server with `omniflow serve`, or set it to a private directory"
+        )
     return Path(directory)

@@ -73,7 +73,9 @@ def tensor_spec(name: str, field_type: FieldType) -> TensorSpec:
     if isinstance(inner, Scalar):
         return TensorSpec(name, _SCALAR_TYPES[inner], (-1,) * leading or (1,), optional)
     if not isinstance(inner, TensorType) or inner.dtype is None or inner.shape is None:
-        raise NoTensor(f"{name!r} is {field_type}: a Triton tensor needs a dtype and a rank, as in Tensor('float32', (-1, 80))")
+        raise NoTensor(
+            f"{name!r} is {field_type}: a Triton tensor needs a dtype and a rank, as in Tensor('float32', (-1, 80))"
+        )
     if inner.dtype not in _TRITON_TYPES:
         raise NoTensor(f"{name!r} is {field_type}: no Triton tensor has dtype {inner.dtype}")
     dims = (-1,) * leading + tuple(inner.shape)
@@ -123,7 +125,9 @@ def _stack(arrays: list[Array], field_type: ManyType, name: str) -> Array:
         return np.zeros([max(dimension, 0) for dimension in spec.dims], dtype=dtype)
     shapes = {array.shape for array in arrays}
     if len(shapes) > 1:
-        raise NoTensor(f"{name!r} is {field_type}: values of different shapes {sorted(shapes)} do not fit in one tensor; stream them")
+        raise NoTensor(
+            f"{name!r} is {field_type}: values of different shapes {sorted(shapes)} do not fit in one tensor; stream them"
+        )
     whole = isinstance(required(field_type.item), Scalar | JsonType)
     return np.concatenate(arrays) if whole else np.stack(arrays)
 

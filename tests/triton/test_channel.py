@@ -208,7 +208,14 @@ async def test_malformed_frames_are_answered_and_harm_nobody(role: RoleProcess) 
             stranger = context.socket(zmq.DEALER)
             stranger.rcvtimeo = int(DEADLINE * 1000)
             stranger.connect(role.endpoint)
-            frames = [b"", b"\xc1", b"not msgpack", wire.encode_frame([wire.End(1, 0)]), b"\x92\x63\x90", os.urandom(500)]
+            frames = [
+                b"",
+                b"\xc1",
+                b"not msgpack",
+                wire.encode_frame([wire.End(1, 0)]),
+                b"\x92\x63\x90",
+                os.urandom(500),
+            ]
             for frame in [*frames, wire.encode_frame([wire.Cancel(1)])]:
                 stranger.send(frame)
                 answers = wire.decode_for_orchestrator(stranger.recv())
@@ -241,7 +248,9 @@ async def test_activations_of_a_dead_orchestrator_are_cancelled(role: RoleProces
         stranger = context.socket(zmq.DEALER)
         stranger.connect(role.endpoint)
         n = ValueEncoder(None, "s").encode(5)
-        stranger.send(wire.encode_frame([wire.Hello(orchestrator.pid), wire.Start(1, "count", {"n": n}, 2, "r", "s", "n", "a")]))
+        stranger.send(
+            wire.encode_frame([wire.Hello(orchestrator.pid), wire.Start(1, "count", {"n": n}, 2, "r", "s", "n", "a")])
+        )
         async with connected(role.peer) as channel, asyncio.timeout(DEADLINE):
             while await running(channel) < 2:
                 pass

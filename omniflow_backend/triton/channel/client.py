@@ -19,6 +19,7 @@ from omniflow_backend.triton.values import Encoded, WireValue
 
 logger = logging.getLogger(__name__)
 
+
 @dataclass(frozen=True, slots=True)
 class ChannelPeer:
     """A role process, as its attach reply tells."""

@@ -1,0 +1,232 @@
+"""A deployment on this machine: everything that `omniflow serve` starts, and stops again without a trace."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
+
+from omniflow_backend.errors import OmniFlowError
+from omniflow_backend.serve.echo_test import ECHO_MODEL, check_echo, echo_directory
+from omniflow_backend.serve.health import Health, HealthServer
+from omniflow_backend.serve.identity import make_runtime_directory, owned_name, remove_leftovers, remove_shared_memory
+from omniflow_backend.serve.processes import Child, Children, StartFailed
+from omniflow_backend.serve.redis_server import REDIS_URL, RedisServer, start_redis
+from omniflow_backend.serve.supervisor import RestartPolicy, Supervisor
+from omniflow_backend.serve.triton_server import TritonOptions, TritonServer, start_triton
+from omniflow_backend.triton.memory import MEMORY_SOCKET
+from omniflow_backend.triton.repository import ModelDirectory, workflow_directories, write_repository
+from omniflow_backend.triton.stub_process import PYTHON_PATH, RUNTIME_DIRECTORY
+
+log = logging.getLogger(__name__)
+
+Part = TypeVar("Part")
+
+_MEMORY_START_SECONDS = 20.0
+_TRITON_STOP_SECONDS = 15.0
+_STOP_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class DeploymentOptions:
+    """What to serve and where.
+
+    ``workflows`` are references (``package.module:name`` or ``/path/file.py:name``), ``models`` generated role models,
+    ``repositories`` directories of ready Triton models, all of which are loaded. ``health_port`` 0 is any free one. ``memory_limit`` is
+    a size such as ``4GiB``.
+    """
+
+    workflows: Sequence[str] = ()
+    models: Sequence[ModelDirectory] = ()
+    repositories: Sequence[Path] = ()
+    triton: TritonOptions = field(default_factory=TritonOptions)
+    health_port: int = 0
+    memory_limit: str = "1GiB"
+    memory_options: Sequence[str] = ()
+    restarts: RestartPolicy = field(default_factory=RestartPolicy)
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoints:
+    """Where a deployment is reached."""
+
+    http: str
+    grpc: str
+    metrics: str
+    health: str
+
+
+class Deployment:
+    """Redis-protocol server, MemoryManager, Triton, supervisor and health endpoint, as one thing.
+
+    ``start`` returns when everything is ready, or raises ``StartFailed`` (or what is wrong with a workflow) with nothing left running. ``stop``
+    leaves no process, shared memory or file. When this process is killed, the kernel ends the others, and the next start removes the files.
+    """
+
+    def __init__(self, options: DeploymentOptions) -> None:
+        self.options = options
+        self.runtime: Path | None = None
+        self.endpoints: Endpoints | None = None
+        self._prefix = owned_name("")
+        self._children: Children | None = None
+        self._redis: RedisServer | None = None
+        self._memory: Child | None = None
+        self._triton: TritonServer | None = None
+        self._supervisor: Supervisor | None = None
+        self._health: HealthServer | None = None
+
+    def __enter__(self) -> Deployment:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> Endpoints:
+        """Start everything. Raises ``StartFailed``, ``WorkflowError``, ``BadReference``, ``NoTensor``."""
+        if self.runtime is not None:
+            raise StartFailed("this deployment has been started already")
+        directories = [echo_directory(), *self.options.models]
+        for reference in self.options.workflows:
+            directories += workflow_directories(reference)
+        for leftover in remove_leftovers():
+            log.info("removed what a killed deployment left: %s", leftover)
+        self.runtime = make_runtime_directory()
+        try:
+            self.endpoints = self._start(self.runtime, directories)
+        except BaseException:
+            self.stop()
+            raise
+        return self.endpoints
+
+    def stop(self) -> None:
+        """Stop everything, in order. Idempotent."""
+        if self._health is not None:
+            self._health.stop()
+        if self._supervisor is not None:
+            self._supervisor.stop()
+        if self._triton is not None:
+            self._triton.child.stop(_TRITON_STOP_SECONDS)
+        for child in (self._memory, self._redis.child if self._redis is not None else None):
+            if child is not None:
+                child.stop(_STOP_SECONDS)
+        if self._children is not None:
+            self._children.close()
+        remove_shared_memory(self._prefix)
+        if self.runtime is not None:
+            shutil.rmtree(self.runtime, ignore_errors=True)
+        self._health = self._supervisor = self._triton = self._memory = self._redis = self._children = None
+        self.runtime = self.endpoints = None
+
+    def health(self) -> Health:
+        """What is true now."""
+        services = {
+            "triton": self._triton is not None and self._triton.child.alive,
+            "memory_manager": self._memory is not None and self._memory.alive,
+            "redis": self._redis is not None and self._redis.alive,
+        }
+        return Health(self._supervisor.statuses() if self._supervisor is not None else [], services)
+
+    def wait(self) -> None:
+        """Block until Triton ends by itself. Raises ``StartFailed`` with the end of its log."""
+        triton = _running(self._triton).child
+        triton.process.wait()
+        raise triton.failed(f"the server ended with status {triton.process.returncode}")
+
+    @property
+    def supervisor(self) -> Supervisor:
+        """What watches the models. Raises ``OmniFlowError`` before ``start``."""
+        return _running(self._supervisor)
+
+    @property
+    def triton(self) -> TritonServer:
+        """The Triton server. Raises ``OmniFlowError`` before ``start``."""
+        return _running(self._triton)
+
+    def _start(self, runtime: Path, directories: list[ModelDirectory]) -> Endpoints:
+        options = self.options
+        logs = runtime / "logs"
+        logs.mkdir()
+        self._children = Children(logs)
+        self._redis = start_redis(self._children, runtime)
+        self._memory = self._start_memory_manager(self._children, runtime)
+        generated = runtime / "models"
+        models = [*write_repository(directories, generated), *_models_in(options.repositories)]
+        self._triton = start_triton(
+            self._children,
+            runtime,
+            [generated, *options.repositories],
+            models,
+            self._environment(runtime),
+            self._prefix,
+            options.triton,
+        )
+        check_echo(self._triton.control)
+        served = [model for model in models if model != ECHO_MODEL]
+        self._supervisor = Supervisor(
+            self._triton.control, runtime, served, options.triton.load_timeout, options.restarts
+        )
+        self._supervisor.start()
+        host = options.triton.host
+        try:
+            self._health = HealthServer(host, options.health_port, self.health)
+        except OSError as error:
+            raise StartFailed(f"health: port {options.health_port} of {host}: {error.strerror}") from None
+        triton = self._triton
+        return Endpoints(
+            http=f"{host}:{triton.http_port}",
+            grpc=f"{host}:{triton.grpc_port}",
+            metrics=f"http://{host}:{triton.metrics_port}/metrics",
+            health=f"http://{host}:{self._health.port}/health",
+        )
+
+    def _start_memory_manager(self, children: Children, runtime: Path) -> Child:
+        endpoint = runtime / MEMORY_SOCKET
+        command = [sys.executable, "-m", "memory_manager", "--endpoint", str(endpoint)]
+        command += ["--limit", self.options.memory_limit, *self.options.memory_options]
+        child = children.start("memory_manager", command, self._environment(runtime), Path(__file__).parents[2])
+        deadline = time.monotonic() + _MEMORY_START_SECONDS
+        while not endpoint.exists():
+            if not child.alive:
+                raise child.failed(f"ended with status {child.process.returncode}")
+            if time.monotonic() > deadline:
+                child.stop(1.0)
+                raise child.failed(f"not ready within {_MEMORY_START_SECONDS:g} s")
+            time.sleep(0.01)
+        return child
+
+    def _environment(self, runtime: Path) -> dict[str, str]:
+        assert self._redis is not None
+        search = [os.path.abspath(entry or os.curdir) for entry in sys.path]
+        return {
+            **os.environ,
+            **self.options.environment,
+            RUNTIME_DIRECTORY: str(runtime),
+            REDIS_URL: self._redis.url,
+            PYTHON_PATH: os.pathsep.join(dict.fromkeys(search)),
+        }
+
+
+def _running(part: Part | None) -> Part:
+    if part is None:
+        raise OmniFlowError("the deployment does not run: call start() first")
+    return part
+
+
+def _models_in(repositories: Sequence[Path]) -> list[str]:
+    models = []
+    for repository in repositories:
+        if not repository.is_dir():
+            raise StartFailed(f"no model repository at {repository}")
+        models += sorted(path.name for path in repository.iterdir() if path.is_dir() and not path.name.startswith("."))
+    return models

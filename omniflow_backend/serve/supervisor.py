@@ -1,0 +1,206 @@
+"""Watches every stub of a deployment, and brings dead ones back. Triton itself never does, and goes on calling them ready."""
+
+from __future__ import annotations
+
+import logging
+import os
+import selectors
+import threading
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from omniflow_backend.serve.triton_control import ControlError, TritonControl
+from omniflow_backend.triton.registration import Registration, read_registration
+
+log = logging.getLogger(__name__)
+
+
+class ModelState(StrEnum):
+    """What is true of a model, whatever Triton says."""
+
+    READY = "ready"
+    RELOADING = "reloading"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class RestartPolicy:
+    """A model that died is loaded again after ``first_delay``, twice that, and so on up to ``longest_delay`` (seconds).
+
+    After ``attempts`` deaths or failed loads in a row it is given up. It is in a row until the model has lived ``settled`` seconds.
+    """
+
+    first_delay: float = 0.0
+    second_delay: float = 0.5
+    longest_delay: float = 8.0
+    attempts: int = 6
+    settled: float = 60.0
+
+    def delay(self, failures: int) -> float:
+        """Seconds to wait before the next load after so many failures in a row."""
+        if failures <= 1:
+            return self.first_delay
+        return float(min(self.longest_delay, self.second_delay * 2 ** (failures - 2)))
+
+
+@dataclass(slots=True)
+class ModelStatus:
+    """One model. ``pid`` is ``None`` for models whose process is not ours to watch. ``reason`` tells why it is not ready."""
+
+    model: str
+    state: ModelState
+    pid: int | None = None
+    restarts: int = 0
+    failures: int = 0
+    since: float = 0.0
+    reason: str = ""
+
+
+class Supervisor:
+    """Keeps ``models`` served. Thread-safe. States: ready -> reloading -> ready, or -> failed when it is given up."""
+
+    def __init__(
+        self,
+        control: TritonControl,
+        runtime: Path,
+        models: Iterable[str],
+        load_timeout: float,
+        policy: RestartPolicy | None = None,
+    ) -> None:
+        self._control = control
+        self._runtime = runtime
+        self._load_timeout = load_timeout
+        self._policy = policy or RestartPolicy()
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._models = {model: ModelStatus(model, ModelState.READY, since=time.monotonic()) for model in models}
+        self._selector = selectors.DefaultSelector()
+        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._selector.register(self._wake_read, selectors.EVENT_READ, None)
+        self._stopping = threading.Event()
+        self._reloads = ThreadPoolExecutor(4, thread_name_prefix="model-reload")
+        self._thread = threading.Thread(target=self._watch, name="supervisor", daemon=True)
+
+    def start(self) -> None:
+        """Begin to watch the stubs that are registered now."""
+        for model in self._models:
+            registration = read_registration(self._runtime, model)
+            if registration is not None:
+                self._adopt(registration)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop watching: the server is about to end, and with it what still loads. Idempotent."""
+        if self._stopping.is_set():
+            return
+        self._stopping.set()
+        self._wake()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._reloads.shutdown(wait=False, cancel_futures=True)
+        for key in list(self._selector.get_map().values()):
+            os.close(key.fd)
+        self._selector.close()
+        os.close(self._wake_write)
+
+    def statuses(self) -> list[ModelStatus]:
+        """A copy of every model's status."""
+        with self._lock:
+            return [
+                ModelStatus(s.model, s.state, s.pid, s.restarts, s.failures, s.since, s.reason)
+                for s in self._models.values()
+            ]
+
+    def wait_for(self, model: str, state: ModelState, timeout: float, *, restarts: int = 0) -> bool:
+        """Wait until ``model`` is in ``state`` after at least so many restarts; false when it is not in time."""
+        with self._changed:
+            return self._changed.wait_for(
+                lambda: self._models[model].state == state and self._models[model].restarts >= restarts, timeout
+            )
+
+    def _adopt(self, registration: Registration) -> None:
+        try:
+            pidfd = os.pidfd_open(registration.pid)
+        except OSError:
+            self._died(registration.model, registration.pid)
+            return
+        with self._changed:
+            status = self._models[registration.model]
+            status.pid = registration.pid
+            status.state, status.reason = ModelState.READY, ""
+            status.since = time.monotonic()
+            self._changed.notify_all()
+        self._selector.register(pidfd, selectors.EVENT_READ, registration)
+        self._wake()
+
+    def _watch(self) -> None:
+        while not self._stopping.is_set():
+            for key, _ in self._selector.select():
+                if key.data is None:
+                    os.read(self._wake_read, 4096)
+                    continue
+                registration: Registration = key.data
+                self._selector.unregister(key.fd)
+                os.close(key.fd)
+                if not self._stopping.is_set():
+                    self._died(registration.model, registration.pid)
+
+    def _wake(self) -> None:
+        try:
+            os.write(self._wake_write, b"x")
+        except BlockingIOError:
+            log.debug("the supervisor is being woken already")
+
+    def _died(self, model: str, pid: int) -> None:
+        with self._changed:
+            status = self._models[model]
+            if time.monotonic() - status.since > self._policy.settled:
+                status.failures = 0
+            status.failures += 1
+            status.state = ModelState.RELOADING
+            status.reason = f"process {pid} died"
+            status.pid = None
+            self._changed.notify_all()
+        log.error("the process of model died", extra={"model": model, "pid": pid})
+        self._reloads.submit(self._reload, model)
+
+    def _reload(self, model: str) -> None:
+        while True:
+            with self._lock:
+                failures = self._models[model].failures
+            if failures > self._policy.attempts:
+                self._set_failed(model)
+                return
+            if self._stopping.wait(self._policy.delay(failures)):
+                return
+            try:
+                self._control.unload(model)
+                self._control.load(model, self._load_timeout)
+            except ControlError as error:
+                if self._stopping.is_set():
+                    return
+                log.error("a dead model could not be loaded again", extra={"model": model, "reason": str(error)})
+                with self._changed:
+                    self._models[model].failures += 1
+                    self._models[model].reason = str(error)
+                    self._changed.notify_all()
+                continue
+            registration = read_registration(self._runtime, model)
+            with self._lock:
+                self._models[model].restarts += 1
+            log.warning("a dead model serves again", extra={"model": model})
+            if registration is not None and not self._stopping.is_set():
+                self._adopt(registration)
+            return
+
+    def _set_failed(self, model: str) -> None:
+        with self._changed:
+            status = self._models[model]
+            status.state = ModelState.FAILED
+            status.reason = f"given up after {self._policy.attempts} attempts; last: {status.reason}"
+            self._changed.notify_all()
+        log.critical("a model is given up", extra={"model": model, "reason": status.reason})

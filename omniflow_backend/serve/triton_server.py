@@ -1,0 +1,201 @@
+"""The Triton server of a deployment: found, set up for this Python, started, and waited for."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from omniflow_backend.serve.libpython import libpython_directory
+from omniflow_backend.serve.processes import Child, Children, StartFailed
+from omniflow_backend.serve.triton_control import TritonControl
+
+TRITON_HOME = "OMNIFLOW_TRITON_HOME"
+_VENDOR_HOME = Path("/opt/tritonserver")
+_POLL_SECONDS = 0.05
+_EXIT_SECONDS = 10
+_TELLING = re.compile(r"^E\d{4} |rror|xception|Traceback|ailed|refus", re.ASCII)
+_BOX = re.compile(r"^[+|]")
+
+
+@dataclass(frozen=True, slots=True)
+class TritonInstallation:
+    """A server on this machine. ``stubs`` holds Python stubs by version, where they are not built into ``backends``."""
+
+    binary: Path
+    backends: Path
+    libraries: tuple[Path, ...] = ()
+    stubs: Path | None = None
+
+    @classmethod
+    def find(cls) -> TritonInstallation:
+        """``OMNIFLOW_TRITON_HOME``, else the one in the nvidia-pytriton wheel, else /opt/tritonserver. Raises ``StartFailed``."""
+        given = os.environ.get(TRITON_HOME)
+        if given is None:
+            bundled = cls._bundled()
+            if bundled is not None:
+                return bundled
+        home = Path(given) if given else _VENDOR_HOME
+        binary = home / "bin" / "tritonserver"
+        if not binary.is_file():
+            raise StartFailed(
+                f"triton: no server at {binary}; pip install nvidia-pytriton==0.7.0, run in NVIDIA's container, or set {TRITON_HOME}"
+            )
+        return cls(binary, home / "backends", (home / "lib",))
+
+    @classmethod
+    def _bundled(cls) -> TritonInstallation | None:
+        spec = importlib.util.find_spec("pytriton")
+        if spec is None or spec.origin is None:
+            return None
+        package = Path(spec.origin).parent
+        home = package / "tritonserver"
+        return cls(
+            home / "bin" / "tritonserver",
+            home / "backends",
+            (libpython_directory(), package.parent / "nvidia_pytriton.libs"),
+            home / "python_backend_stubs",
+        )
+
+    def backend_directory(self, target: Path) -> Path:
+        """A backend directory for this Python, assembled at ``target`` where the installation has none. Raises ``StartFailed``."""
+        if self.stubs is None:
+            return self.backends
+        version = f"{sys.version_info.major}.{sys.version_info.minor}"
+        stub = self.stubs / version / "triton_python_backend_stub"
+        if not stub.is_file():
+            known = ", ".join(sorted(path.name for path in self.stubs.iterdir()))
+            raise StartFailed(f"triton: the bundled server has no stub for Python {version}, only for {known}")
+        python = target / "python"
+        python.mkdir(parents=True)
+        for source in [*(self.backends / "python").iterdir(), stub]:
+            (python / source.name).symlink_to(source)
+        return target
+
+
+@dataclass(frozen=True, slots=True)
+class TritonOptions:
+    """How to run the server. A port of ``None`` is any free one; ``load_timeout`` is in seconds, for each model."""
+
+    host: str = "127.0.0.1"
+    http_port: int | None = None
+    grpc_port: int | None = None
+    metrics_port: int | None = None
+    load_timeout: float = 600.0
+    complete_configs: bool = False
+    log_verbose: int = 0
+    extra: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TritonServer:
+    """A running server."""
+
+    child: Child
+    host: str
+    http_port: int
+    grpc_port: int
+    metrics_port: int
+    control: TritonControl = field(repr=False)
+
+
+def start_triton(
+    children: Children,
+    runtime: Path,
+    repositories: Sequence[Path],
+    models: Sequence[str],
+    environment: Mapping[str, str],
+    shared_memory_prefix: str,
+    options: TritonOptions,
+) -> TritonServer:
+    """Start the server with ``models`` loaded. Returns when all are; raises ``StartFailed`` with the telling lines of its log."""
+    installation = TritonInstallation.find()
+    backends = installation.backend_directory(runtime / "backends")
+    ports = _ports(options.host, (options.http_port, options.grpc_port, options.metrics_port))
+    http_port, grpc_port, metrics_port = ports
+    command = [
+        str(installation.binary),
+        *(f"--model-repository={path}" for path in repositories),
+        f"--backend-directory={backends}",
+        "--model-control-mode=explicit",
+        *(f"--load-model={model}" for model in models),
+        f"--http-address={options.host}",
+        f"--http-port={http_port}",
+        f"--grpc-address={options.host}",
+        f"--grpc-port={grpc_port}",
+        f"--metrics-address={options.host}",
+        f"--metrics-port={metrics_port}",
+        f"--exit-timeout-secs={_EXIT_SECONDS}",
+        f"--log-verbose={options.log_verbose}",
+        f"--backend-config=python,shm-region-prefix-name={shared_memory_prefix}",
+        f"--backend-config=python,stub-timeout-seconds={int(options.load_timeout)}",
+        *([] if options.complete_configs else ["--disable-auto-complete-config"]),
+        *options.extra,
+    ]
+    # The directory of our own package: the stub looks for modules in its working directory first.
+    package_parent = Path(__file__).parents[2]
+    child = children.start("triton", command, _environment(environment, installation), package_parent)
+    control = TritonControl("127.0.0.1" if options.host in ("0.0.0.0", "") else options.host, http_port)
+    _wait_until_ready(child, control, options.load_timeout * max(1, len(models)))
+    return TritonServer(child, options.host, http_port, grpc_port, metrics_port, control)
+
+
+def _wait_until_ready(child: Child, control: TritonControl, timeout: float) -> None:
+    deadline = time.monotonic() + timeout
+    while not control.ready():
+        if not child.alive:
+            raise StartFailed(
+                f"triton: the server ended with status {child.process.returncode}:\n{telling_lines(child)}"
+            )
+        if time.monotonic() > deadline:
+            child.stop(1.0)
+            raise StartFailed(f"triton: not ready within {timeout:g} s:\n{telling_lines(child)}")
+        time.sleep(_POLL_SECONDS)
+
+
+def telling_lines(child: Child, limit: int = 40) -> str:
+    """What in the server's log tells why it failed; its end, when nothing looks so."""
+    lines = child.tail(2000).splitlines()
+    telling: list[str] = []
+    inside = False
+    for line in lines:
+        if _BOX.match(line):
+            continue
+        # Python's tracebacks continue on indented lines.
+        inside = bool(_TELLING.search(line)) or (inside and line.startswith(" "))
+        if inside and line not in telling:
+            telling.append(line)
+    return "\n".join(telling[-limit:]) if telling else child.tail()
+
+
+def _environment(environment: Mapping[str, str], installation: TritonInstallation) -> dict[str, str]:
+    libraries = [*map(str, installation.libraries), environment.get("LD_LIBRARY_PATH", "")]
+    return {
+        **environment,
+        "LD_LIBRARY_PATH": os.pathsep.join(filter(None, libraries)),
+        "PATH": os.pathsep.join(filter(None, [str(Path(sys.executable).parent), environment.get("PATH", "")])),
+    }
+
+
+def _ports(host: str, wanted: tuple[int | None, ...]) -> tuple[int, ...]:
+    """The ports wanted, each ``None`` replaced by a free one; all are held until all are chosen."""
+    held: list[socket.socket] = []
+    ports: list[int] = []
+    try:
+        for port in wanted:
+            if port is None:
+                holder = socket.socket()
+                held.append(holder)
+                holder.bind((host, 0))
+                port = int(holder.getsockname()[1])
+            ports.append(port)
+    finally:
+        for holder in held:
+            holder.close()
+    return tuple(ports)

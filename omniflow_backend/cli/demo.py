@@ -102,9 +102,8 @@ def ask(client: WorkflowClient, clip: bytes, session: str) -> SpokenAnswer:
             case "sample_rate":
                 answer.sample_rate = int(received.value)
     answer.total_s = time.monotonic() - started
-    print(
-        f"\nfirst token {_seconds(answer.first_token_s)}, first audio {_seconds(answer.first_audio_s)}, total {answer.total_s:.2f} s"
-    )
+    first = f"first token {_seconds(answer.first_token_s)}, first audio {_seconds(answer.first_audio_s)}"
+    print(f"\n{first}, total {answer.total_s:.2f} s")
     return answer
 
 

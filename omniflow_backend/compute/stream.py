@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 
 from omniflow_backend.compute.generation import GenerationChunk
@@ -45,9 +44,8 @@ class ChunkStream:
             self._abort()
 
     def deliver(self, item: GenerationChunk | BaseException) -> None:
-        """Called by the engine's thread. A loop that is gone has no reader: the item is dropped, the request aborted."""
+        """Called by the engine's thread. A closed loop has no reader: the item is dropped, the request aborted."""
         try:
             self._loop.call_soon_threadsafe(self._chunks.put_nowait, item)
         except RuntimeError:
-            with contextlib.suppress(RuntimeError):
-                self._abort()
+            self._abort()

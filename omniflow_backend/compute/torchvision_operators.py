@@ -8,7 +8,7 @@ from typing import Any
 
 @cache
 def declare_torchvision_operators() -> Any:
-    """Declare the operators that only torchvision's CUDA library declares; call it before importing ``transformers`` models.
+    """Declare what only torchvision's CUDA library declares; call it before importing ``transformers`` models.
 
     Returns the library that holds the declarations, which has to stay alive: the cache keeps it.
     """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+import warnings
 from functools import cache
 from pathlib import Path
 
@@ -31,4 +32,5 @@ def prepare(threads: int = 1) -> None:
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
     if importlib.util.find_spec("sgl_kernel") is None:
         sys.path.append(str(Path(__file__).parent / "cpu_kernels"))
+    warnings.filterwarnings("ignore", category=UserWarning, module=r"sglang\.")
     declare_torchvision_operators()

@@ -33,7 +33,7 @@ def default_cache() -> Path:
 
 
 def prepare(cache: Path | None = None, progress: bool = True) -> Path:
-    """The directory of the fp32 safetensors checkpoint, with tokenizer and chat template; made once, in a minute (0.5 GB).
+    """The directory of the fp32 checkpoint, with tokenizer and chat template; made once, in a minute (0.5 GB).
 
     Several processes may call this at once: one makes it, the others wait. A directory that exists is complete. Raises
     ``CheckpointUnavailable`` when the package is missing or another process holds the lock for ten minutes.

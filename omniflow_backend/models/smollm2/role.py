@@ -22,7 +22,6 @@ from omniflow_backend.compute.generation import (
 from omniflow_backend.compute.history import Message, SessionHistory, Turn, conversation, open_store
 from omniflow_backend.compute.sentences import SentenceSplitter
 from omniflow_backend.models.smollm2.checkpoint import prepare
-from omniflow_backend.models.smollm2.tokenizer import ChatTokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +31,8 @@ class LlmOptions:
     ``checkpoint`` is a directory with another checkpoint of the same kind; without it SmolLM2 is prepared in the
     cache. ``sampling`` are defaults for sampling parameters, ``system`` the system message of chats that name none
     (else the template's own). ``redis_url`` keeps sessions in that Redis; without it ``OMNIFLOW_REDIS_URL``, then the
-    runtime directory's server, then this process's memory. The rest bounds the engine: see ``RunnerConfiguration``.
+    runtime directory's server, then this process's memory. The rest bounds the engine: see ``RunnerConfiguration``
+    and ``EngineConfiguration``.
     """
 
     checkpoint: str | None = None
@@ -43,6 +43,8 @@ class LlmOptions:
     context_length: int = 2048
     total_slots: int = 8192
     maximum_running: int = 16
+    maximum_waiting: int = 256
+    prefill_budget: int = 512
     threads: int = 1
 
     def find_redis(self) -> str | None:
@@ -98,12 +100,13 @@ class Llm(Role):
         """Prepare the checkpoint if need be and start the engine: seconds, a minute the first time."""
         from omniflow_backend.compute.sglang.engine import EngineConfiguration, SglangEngine
         from omniflow_backend.compute.sglang.runner import RunnerConfiguration
+        from omniflow_backend.models.smollm2.tokenizer import ChatTokenizer
 
         self._options = options = LlmOptions(**self.options)
         SamplingParameters.from_mapping(options.sampling)
         checkpoint = Path(options.checkpoint).absolute() if options.checkpoint else prepare()
-        self._tokenizer = ChatTokenizer(checkpoint)
-        self._history = SessionHistory(open_store(options.find_redis()), maximum_turns=options.maximum_turns)
+        self.tokenizer = ChatTokenizer(checkpoint)
+        self.history = SessionHistory(open_store(options.find_redis()), maximum_turns=options.maximum_turns)
         runner = RunnerConfiguration(
             checkpoint,
             context_length=options.context_length,
@@ -111,14 +114,16 @@ class Llm(Role):
             maximum_running=options.maximum_running,
             threads=options.threads,
         )
-        self._engine: Engine = SglangEngine(
-            EngineConfiguration(runner), decode=self._tokenizer.decode, end_of_text=self._tokenizer.end_of_text
+        self.engine: Engine = SglangEngine(
+            EngineConfiguration(runner, prefill_budget=options.prefill_budget, maximum_waiting=options.maximum_waiting),
+            decode=self.tokenizer.decode,
+            end_of_text=self.tokenizer.end_of_text,
         )
 
     def close(self) -> None:
         """Stop the engine and its thread."""
-        self._engine.close()
-        self._history.close()
+        self.engine.close()
+        self.history.close()
 
     @interface(
         inputs={"prompt": Text, "sampling_parameters": Optional(Json)},
@@ -132,7 +137,7 @@ class Llm(Role):
         if not prompt:
             raise BadInput("input 'prompt' is empty")
         answer = _Answer()
-        async with aclosing(self._answer(ctx, self._tokenizer.encode(prompt), sampling, answer)) as pieces:
+        async with aclosing(self._answer(ctx, self.tokenizer.encode(prompt), sampling, answer)) as pieces:
             async for piece in pieces:
                 yield {"text": piece}
         yield {"done": answer.done()}
@@ -166,7 +171,7 @@ class Llm(Role):
             yield {"sentence": sentence}
         if ctx.session_id is not None and answer.complete:
             turn = Turn(user, Message("assistant", answer.text))
-            await asyncio.to_thread(self._history.commit, ctx.session_id, turn)
+            await asyncio.to_thread(self.history.commit, ctx.session_id, turn)
         yield {"done": answer.done()}
 
     def _sampling(self, given: Any) -> SamplingParameters:
@@ -180,10 +185,10 @@ class Llm(Role):
         """The prompt's tokens: with the newest turns that leave room for the answer."""
         text = system or self._options.system
         instructions = Message("system", text) if text else None
-        turns = self._history.turns(session) if session is not None else []
-        room = self._engine.context_length - min(sampling.max_tokens, self._engine.context_length // 2)
+        turns = self.history.turns(session) if session is not None else []
+        room = self.engine.context_length - min(sampling.max_tokens, self.engine.context_length // 2)
         while True:
-            token_ids = self._tokenizer.chat(conversation(turns, user, instructions))
+            token_ids = self.tokenizer.chat(conversation(turns, user, instructions))
             if len(token_ids) <= room or not turns:
                 return token_ids
             turns = turns[1:]
@@ -193,7 +198,7 @@ class Llm(Role):
     ) -> AsyncGenerator[str, None]:
         """The pieces of the answer's text; ends by cancellation when the call is cancelled."""
         ctx.raise_if_cancelled()
-        stream = self._engine.generate(GenerationRequest(ctx.request_id, token_ids, sampling))
+        stream = self.engine.generate(GenerationRequest(ctx.request_id, token_ids, sampling))
         ctx.on_cancel(stream.abort)
         try:
             async for chunk in stream:

@@ -1,0 +1,1 @@
+"""The models: one package per integration, with its roles."""

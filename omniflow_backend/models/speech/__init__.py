@@ -1,0 +1,1 @@
+"""Speech in (Whisper) and speech out (hibari): real weights from Python packages."""

@@ -68,6 +68,7 @@ def main() -> int:
     except (MemoryManagerError, MemoryError, OSError, ValueError) as error:
         print(f"memory_manager: cannot start: {error}", file=sys.stderr)
         return 1
+    signal.set_wakeup_fd(server.wake_descriptor)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: server.stop())
     if arguments.ready_fd is not None:

@@ -55,6 +55,11 @@ class ManagerProcess:
         """Its process id."""
         return self._process.pid
 
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended, for whatever reason."""
+        return self._process.poll() is not None
+
     def stop(self, timeout: float = 10.0) -> int:
         """Ends it in an orderly way, by force after `timeout` seconds; its exit status."""
         self._process.terminate()

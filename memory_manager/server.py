@@ -98,19 +98,23 @@ class Server:
         self._listener.bind(str(endpoint.control))
         self._listener.listen(_MAX_WAITING_CONNECTIONS)
         self._listener.setblocking(False)
-        self._wake = os.eventfd(0)
+        self._woken, self.wake_descriptor = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._stopping = False
         self._poller = zmq.Poller()
 
     def stop(self) -> None:
-        """Ends `serve` soon. May be called from a signal handler or another thread."""
+        """Ends `serve` soon. May be called from another thread.
+
+        A signal handler that calls it needs `signal.set_wakeup_fd(server.wake_descriptor)` too: a signal that arrives
+        just before the loop waits would otherwise be handled only after the next event.
+        """
         self._stopping = True
-        os.eventfd_write(self._wake, 1)
+        os.write(self.wake_descriptor, b"s")
 
     def serve(self) -> None:
         """Runs until `stop`; then nothing of the manager is left but the lock file."""
         poller = self._poller
-        handlers: dict[int, Callable[[], None]] = {self._listener.fileno(): self._accept, self._wake: self.stop}
+        handlers: dict[int, Callable[[], None]] = {self._listener.fileno(): self._accept, self._woken: self._wake_up}
         if self._parent is not None:
             handlers[self._parent] = self.stop
         for descriptor in handlers:
@@ -137,10 +141,13 @@ class Server:
         self._context.destroy(linger=0)
         self._endpoint.path.unlink(missing_ok=True)
         self._store.close()
-        for descriptor in (self._wake, self._parent, self._lock):
+        for descriptor in (self._woken, self.wake_descriptor, self._parent, self._lock):
             if descriptor is not None:
                 os.close(descriptor)
         logger.info("stopped", extra={"endpoint": str(self._endpoint.path)})
+
+    def _wake_up(self) -> None:
+        os.read(self._woken, 64)
 
     # Requests
 

@@ -15,10 +15,19 @@ DEVICE = "cpu"
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
+def available_bytes() -> int:
+    """Memory that the host can still give without swapping."""
+    with open("/proc/meminfo") as file:
+        return next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable:"))
+
+
 class CpuRegion:
     """A memfd of fixed size and its descriptor."""
 
     def __init__(self, nbytes: int, prefault: bool) -> None:
+        # Memfds have no limit of their own: asking for too much would end in the kernel killing some process.
+        if nbytes > (available := available_bytes()):
+            raise MemoryError(f"the host has {available} bytes of memory left, {nbytes} are wanted")
         descriptor = os.memfd_create("omniflow-pool", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(descriptor, nbytes)

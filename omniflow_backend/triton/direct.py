@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Mapping
 from typing import Any
@@ -11,12 +10,11 @@ from omniflow_backend.drivers.role_host import RunningActivation, describe_error
 from omniflow_backend.dsl.interface import InterfaceSpec
 from omniflow_backend.dsl.types import OptionalType
 from omniflow_backend.errors import BadInput, ErrorCode, Failure
+from omniflow_backend.triton.cancel_watch import CancelWatch
 from omniflow_backend.triton.requests import ClientRequest
 from omniflow_backend.triton.tensors import Array, to_array, to_value
 
 log = logging.getLogger(__name__)
-
-_LOOK_EVERY_SECONDS = 0.2
 
 
 def read_inputs(spec: InterfaceSpec, tensors: Mapping[str, Array]) -> dict[str, Any]:
@@ -28,38 +26,6 @@ def read_inputs(spec: InterfaceSpec, tensors: Mapping[str, Array]) -> dict[str, 
     if missing:
         raise BadInput(f"input {missing[0]!r} ({spec.inputs[missing[0]]}) of {spec.name!r} is missing")
     return spec.check_inputs({name: to_value(array, spec.inputs[name], name) for name, array in tensors.items()})
-
-
-class CancelWatch:
-    """Asks every fifth of a second which clients have gone, because Triton does not tell."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._answers: set[DirectAnswer] = set()
-        self._timer: asyncio.TimerHandle | None = None
-
-    def add(self, answer: DirectAnswer) -> None:
-        """Watch until ``discard``."""
-        self._answers.add(answer)
-        if self._timer is None:
-            self._timer = self._loop.call_later(_LOOK_EVERY_SECONDS, self._look)
-
-    def discard(self, answer: DirectAnswer) -> None:
-        """Stop watching."""
-        self._answers.discard(answer)
-
-    def close(self) -> None:
-        """End every request that is still open: the model is being unloaded."""
-        if self._timer is not None:
-            self._timer.cancel()
-        for answer in list(self._answers):
-            answer.on_error(ErrorCode.UNAVAILABLE, "the model is being unloaded")
-
-    def _look(self) -> None:
-        for answer in list(self._answers):
-            if answer.client_has_gone:
-                answer.cancel()
-        self._timer = self._loop.call_later(_LOOK_EVERY_SECONDS, self._look) if self._answers else None
 
 
 class DirectAnswer:
@@ -122,10 +88,10 @@ class DirectAnswer:
             log.exception("a request could not be begun", exc_info=error)
         self.on_error(*(describe_error(error) if isinstance(error, BadInput) else (ErrorCode.INTERNAL, repr(error))))
 
-    def cancel(self) -> None:
-        """The client has gone: stop the activation, and end the response as Triton wants."""
+    def end_early(self, code: ErrorCode, message: str) -> None:
+        """Stop the activation, and end the response as Triton wants, also when nobody reads it."""
         self._stop()
-        self.on_error(ErrorCode.CANCELLED, "the client has gone")
+        self.on_error(code, message)
 
     def _stop(self) -> None:
         if self._activation is not None:

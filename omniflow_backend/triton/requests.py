@@ -14,7 +14,7 @@ import numpy as np
 import triton_python_backend_utils as pb
 
 from omniflow_backend.errors import ErrorCode, Failure
-from omniflow_backend.triton.tensors import Array
+from omniflow_backend.triton.tensors import Array, strings
 
 log = logging.getLogger(__name__)
 
@@ -86,10 +86,15 @@ class Responder:
 
     def fail(self, failure: Failure) -> None:
         """End with an error, on one line."""
+        self.fail_with(failure.code, str(failure))
+
+    def fail_with(self, code: ErrorCode, message: str) -> None:
+        """End with an error whose message is complete, on one line."""
         if not self.finished:
-            code = getattr(pb.TritonError, _TRITON_CODES.get(failure.code, "INTERNAL"))
-            message = " ".join(str(failure).split())
-            self._send(pb.InferenceResponse([], pb.TritonError(message, code)), final=True)
+            error = pb.TritonError(
+                " ".join(message.split()), getattr(pb.TritonError, _TRITON_CODES.get(code, "INTERNAL"))
+            )
+            self._send(pb.InferenceResponse([], error), final=True)
 
     def _send(self, response: Any, final: bool) -> None:
         self.finished = self.finished or final
@@ -108,7 +113,7 @@ def parameters_of(model_config: Mapping[str, Any]) -> dict[str, str]:
 
 def answer_text(request: ClientRequest, name: str, text: str) -> None:
     """One response with one string, and the end."""
-    request.responder.send({name: np.array([text.encode()], dtype=np.object_)}, final=True)
+    request.responder.send({name: strings([text.encode()])}, final=True)
 
 
 def fail_request(request: Any, error: Exception) -> None:

@@ -18,16 +18,17 @@ import zmq
 
 from omniflow_backend.drivers.role_host import ActivationRequest, RoleHost
 from omniflow_backend.dsl.interface import Role
+from omniflow_backend.triton.attachment import ATTACH, ATTACHED, Attachment
+from omniflow_backend.triton.cancel_watch import CancelWatch
 from omniflow_backend.triton.channel.server import ActivationServer
-from omniflow_backend.triton.channel.wire import PROTOCOL_VERSION
-from omniflow_backend.triton.direct import CancelWatch, DirectAnswer, read_inputs
+from omniflow_backend.triton.direct import DirectAnswer, read_inputs
 from omniflow_backend.triton.loop_thread import LoopThread
 from omniflow_backend.triton.memory import MemoryManagerStore
 from omniflow_backend.triton.references import resolve
 from omniflow_backend.triton.registration import Registration, channel_endpoint
 from omniflow_backend.triton.requests import ClientRequest, answer_text, fail_request, parameters_of
 from omniflow_backend.triton.role_activations import RoleActivations
-from omniflow_backend.triton.role_surface import ATTACH, ATTACHED, INTERFACE, RoleSurface
+from omniflow_backend.triton.role_surface import INTERFACE, RoleSurface
 from omniflow_backend.triton.stub_process import prepare_stub_process, runtime_directory
 
 log = logging.getLogger(__name__)
@@ -58,6 +59,9 @@ class TritonPythonModel:
         self._threads = ThreadPoolExecutor(max_workers=role_class.threads, thread_name_prefix=f"role-{self._model}")
         self._loop = LoopThread(f"loop-{self._model}")
         self._loop.call(self._listen, channel_endpoint(runtime, self._model))
+        self._attachment = Attachment.of_this_process(
+            self._model, role_class.__name__, self._server.endpoint, sorted(role_class.interfaces)
+        )
         Registration(self._model, os.getpid(), "role", self._server.endpoint).write(runtime)
 
     def execute(self, requests: list[Any]) -> None:
@@ -93,7 +97,7 @@ class TritonPythonModel:
 
     def _begin(self, request: ClientRequest) -> None:
         if request.text(ATTACH) is not None:
-            answer_text(request, ATTACHED, json.dumps(self._attachment()))
+            answer_text(request, ATTACHED, self._attachment.to_json())
             return
         answer = DirectAnswer(request, self._model, self._surface.decoupled, self._watch)
         try:
@@ -114,13 +118,3 @@ class TritonPythonModel:
             return
         answer.spec = spec
         answer.running(self._host.start(activation, answer))
-
-    def _attachment(self) -> dict[str, Any]:
-        return {
-            "model": self._model,
-            "role": type(self._role).__name__,
-            "pid": os.getpid(),
-            "endpoint": self._server.endpoint,
-            "protocol": PROTOCOL_VERSION,
-            "interfaces": sorted(self._role.interfaces),
-        }

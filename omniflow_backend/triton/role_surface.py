@@ -8,10 +8,9 @@ from dataclasses import dataclass, field, replace
 from omniflow_backend.dsl.interface import InterfaceSpec
 from omniflow_backend.dsl.types import FieldType, OptionalType
 from omniflow_backend.errors import BadInput
+from omniflow_backend.triton.attachment import ATTACH, ATTACHED
 from omniflow_backend.triton.tensors import NoTensor, TensorSpec, tensor_spec
 
-ATTACH = "attach"
-ATTACHED = "attached"
 INTERFACE = "interface"
 
 

@@ -109,11 +109,11 @@ def to_array(value: Any, field_type: FieldType, name: str) -> Array:
     if isinstance(inner, ManyType):
         return _stack([to_array(item, inner.item, name) for item in value], inner, name)
     if isinstance(inner, JsonType):
-        return _strings([json.dumps(value, ensure_ascii=False).encode()])
+        return strings([json.dumps(value, ensure_ascii=False).encode()])
     if inner == Text:
-        return _strings([value.encode()])
+        return strings([value.encode()])
     if inner == Bytes:
-        return _strings([bytes(value)])
+        return strings([bytes(value)])
     assert isinstance(inner, Scalar)
     return np.array([value], dtype=_SCALAR_DTYPES[inner])
 
@@ -136,7 +136,8 @@ def _numpy_dtype(data_type: str) -> np.dtype[Any]:
     return np.dtype(next(dtype for dtype, triton in _TRITON_TYPES.items() if triton == data_type))
 
 
-def _strings(values: list[bytes]) -> Array:
+def strings(values: list[bytes]) -> Array:
+    """A string tensor."""
     array = np.empty(len(values), dtype=np.object_)
     array[:] = values
     return array

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from omniflow_backend.dsl.types import Bytes, FieldType, ManyType, TensorType, Text
 from omniflow_backend.planning.plan import Plan
+from omniflow_backend.triton.attachment import ATTACH, ATTACHED
 from omniflow_backend.triton.tensors import NoTensor, TensorSpec, tensor_spec
 
 SESSION_ID = "session_id"
@@ -19,6 +20,7 @@ _CONTROLS = (
     TensorSpec(SESSION_ID, "TYPE_STRING", (1,), optional=True),
     TensorSpec(TIMEOUT_MS, "TYPE_INT64", (1,), optional=True),
     TensorSpec(CANCEL_PREVIOUS, "TYPE_BOOL", (1,), optional=True),
+    TensorSpec(ATTACH, "TYPE_STRING", (1,), optional=True),
 )
 
 
@@ -34,9 +36,10 @@ class WorkflowSurface:
     def of(cls, plan: Plan) -> WorkflowSurface:
         """The surface of a compiled workflow. Raises ``NoTensor`` that names the placeholder or output."""
         inputs = {
-            name: replace(tensor_spec(name, placeholder.type), optional=placeholder.optional)
+            name: replace(tensor_spec(name, placeholder.type), optional=True)
             for name, placeholder in plan.placeholders.items()
         }
+        # Triton sees every input as optional: what is missing is told by us, in our words, and attach requests have none.
         for control in _CONTROLS:
             if control.name in inputs:
                 raise NoTensor(f"placeholder {control.name!r} of workflow {plan.name!r}: the name is reserved")
@@ -46,10 +49,10 @@ class WorkflowSurface:
             output.name: tensor_spec(output.name, whole_type(output.type) if output.stream else output.type)
             for output in plan.outputs
         }
-        if EVENT in outputs:
-            raise NoTensor(f"output {EVENT!r} of workflow {plan.name!r}: the name is reserved")
-        event = TensorSpec(EVENT, "TYPE_STRING", (1,))
-        return cls(inputs, {**outputs, EVENT: event}, {**whole, EVENT: event})
+        own = {name: TensorSpec(name, "TYPE_STRING", (1,)) for name in (EVENT, ATTACHED)}
+        for name in own.keys() & outputs.keys():
+            raise NoTensor(f"output {name!r} of workflow {plan.name!r}: the name is reserved")
+        return cls(inputs, {**outputs, **own}, {**whole, EVENT: own[EVENT]})
 
 
 def is_joined(streamed: FieldType) -> bool:

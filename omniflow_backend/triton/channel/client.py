@@ -7,7 +7,6 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import zmq
 
@@ -187,17 +186,3 @@ def _code(text: str) -> ErrorCode:
         return ErrorCode(text)
     except ValueError:
         return ErrorCode.ROLE_FAILED
-
-
-def peer_from(attached: Mapping[str, Any], model: str) -> ChannelPeer:
-    """The peer an attach reply describes. Raises ``wire.ProtocolError`` when it is of another protocol version, or incomplete."""
-    try:
-        protocol, role = int(attached["protocol"]), str(attached["role"])
-        peer = ChannelPeer(model, role, int(attached["pid"]), str(attached["endpoint"]))
-    except (KeyError, TypeError, ValueError) as error:
-        raise wire.ProtocolError(f"model {model!r} gave no usable attach reply: {error!r}") from None
-    if protocol != wire.PROTOCOL_VERSION:
-        raise wire.ProtocolError(
-            f"role {model!r} speaks channel protocol {protocol}, this orchestrator {wire.PROTOCOL_VERSION}: install the same version of omniflow"
-        )
-    return peer

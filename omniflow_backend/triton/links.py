@@ -1,0 +1,194 @@
+"""The way from an orchestrator to one role model: attached on first use, and again after every death of the role."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import select
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import zmq
+
+from omniflow_backend.drivers.role_host import ActivationRequest, ActivationSink
+from omniflow_backend.errors import ErrorCode
+from omniflow_backend.triton.attachment import Attachment
+from omniflow_backend.triton.channel.client import RoleChannel
+from omniflow_backend.triton.channel.wire import ProtocolError
+from omniflow_backend.triton.registration import read_registration
+from omniflow_backend.triton.values import WireValue
+
+log = logging.getLogger(__name__)
+
+Attach = Callable[[str], Awaitable[Attachment]]
+
+_ATTACH_SECONDS = 5.0
+_PAUSE_SECONDS = 0.05
+
+
+@dataclass(slots=True, eq=False)
+class LinkedActivation:
+    """An activation that is running, or waits until its role is attached."""
+
+    request: ActivationRequest
+    inputs: Mapping[str, WireValue]
+    scope: str
+    sink: ActivationSink
+    granted: int
+    cancelled: bool = False
+    channel: RoleChannel | None = None
+    serial: int = 0
+
+    def accept(self, count: int) -> None:
+        """``count`` more yields may follow."""
+        if self.channel is None:
+            self.granted += count
+        else:
+            self.channel.accept(self.serial, count)
+
+    def cancel(self) -> None:
+        """Stop it; its sink hears nothing more."""
+        self.cancelled = True
+        if self.channel is not None:
+            self.channel.cancel(self.serial)
+
+    def send(self, channel: RoleChannel) -> None:
+        """Start it on ``channel``, unless it was cancelled while it waited."""
+        if self.cancelled:
+            return
+        request = self.request
+        self.channel = channel
+        self.serial = channel.start(
+            interface=request.interface,
+            inputs=self.inputs,
+            window=self.granted,
+            request_id=request.request_id,
+            scope=self.scope,
+            node=request.node,
+            activation_id=request.activation_id,
+            session_id=request.session_id,
+            time_left=None if request.deadline is None else request.deadline - time.monotonic(),
+            sink=self.sink,
+        )
+
+
+class RoleLink:
+    """Activations in one role model, across the lives of its process.
+
+    While the process is away (not yet attached, or being reloaded) activations wait, at most ``patience`` seconds, and then fail with
+    ``UNAVAILABLE``. All methods must be called on the loop's thread.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        runtime: Path,
+        attach: Attach,
+        loop: asyncio.AbstractEventLoop,
+        context: zmq.Context[zmq.Socket[bytes]],
+        patience: float = 60.0,
+    ) -> None:
+        self.model = model
+        self._runtime = runtime
+        self._attach = attach
+        self._loop = loop
+        self._context = context
+        self._patience = patience
+        self._channel: RoleChannel | None = None
+        self._waiting: list[LinkedActivation] = []
+        self._attaching: asyncio.Task[None] | None = None
+
+    @property
+    def load(self) -> int:
+        """How many activations run or wait here."""
+        return len(self._waiting) + (self._channel.open_activations if self._channel is not None else 0)
+
+    @property
+    def lost(self) -> bool:
+        """Whether the role was attached, and its process has died since."""
+        return self._channel is not None and not self._channel.alive
+
+    def start(
+        self, request: ActivationRequest, inputs: Mapping[str, WireValue], scope: str, sink: ActivationSink
+    ) -> LinkedActivation:
+        """Run an activation now, or as soon as the role is there."""
+        activation = LinkedActivation(request, inputs, scope, sink, request.credits)
+        if self._channel is not None and self._channel.alive:
+            activation.send(self._channel)
+        else:
+            self._waiting.append(activation)
+            if self._attaching is None:
+                self._attaching = self._loop.create_task(self._connect())
+        return activation
+
+    def close(self) -> None:
+        """Cancel everything and disconnect."""
+        if self._attaching is not None:
+            self._attaching.cancel()
+        if self._channel is not None:
+            self._channel.close()
+        self._waiting.clear()
+
+    async def _connect(self) -> None:
+        try:
+            attachment = await self._attached()
+            self._channel = RoleChannel(attachment.peer, self._loop, self._context)
+        except (TimeoutError, ProtocolError, OSError) as error:
+            self._attaching = None
+            self._fail_waiting(str(error))
+            return
+        except Exception as error:
+            log.exception("role %s could not be attached", self.model)
+            self._attaching = None
+            self._fail_waiting(f"role {self.model!r} could not be attached: {error!r}")
+            return
+        self._attaching = None
+        waiting, self._waiting = self._waiting, []
+        for activation in waiting:
+            activation.send(self._channel)
+
+    async def _attached(self) -> Attachment:
+        """Ask until the model answers with a process that lives. Raises ``TimeoutError``, ``ProtocolError``."""
+        deadline = time.monotonic() + self._patience
+        reason = "it has not been loaded"
+        while time.monotonic() < deadline:
+            # A request to a dead stub takes a second to fail, or never comes back: ask only when there is a process.
+            if self._process_lives():
+                try:
+                    attachment = await asyncio.wait_for(self._attach(self.model), _ATTACH_SECONDS)
+                    if _lives(attachment.pid):
+                        return attachment
+                    reason = f"its process {attachment.pid} has died"
+                except ProtocolError:
+                    raise
+                except TimeoutError:
+                    reason = f"it did not answer an attach request within {_ATTACH_SECONDS:g} s"
+                except Exception as error:
+                    reason = str(error)
+            await asyncio.sleep(_PAUSE_SECONDS)
+        raise TimeoutError(f"role {self.model!r} is not available after {self._patience:g} s: {reason}")
+
+    def _process_lives(self) -> bool:
+        registration = read_registration(self._runtime, self.model)
+        return registration is not None and _lives(registration.pid)
+
+    def _fail_waiting(self, message: str) -> None:
+        waiting, self._waiting = self._waiting, []
+        for activation in waiting:
+            if not activation.cancelled:
+                activation.sink.on_error(ErrorCode.UNAVAILABLE, message)
+
+
+def _lives(pid: int) -> bool:
+    """Whether the process runs; one that nobody has waited for yet (a zombie) does not."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except OSError:
+        return False
+    try:
+        return not select.select([pidfd], [], [], 0)[0]
+    finally:
+        os.close(pidfd)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from omniflow_backend.dsl.interface import InterfaceSpec
-from omniflow_backend.dsl.types import FieldType, Int, ManyType, OptionalType, required
+from omniflow_backend.dsl.types import FieldType, Int, ManyType, OptionalType, is_many, required
 from omniflow_backend.dsl.workflow import Binding, GlobalParam, Handle, Node, Placeholder, Workflow
 from omniflow_backend.errors import Place
 from omniflow_backend.planning.plan import AlternativeKind, CountSource, FieldMapping
@@ -143,6 +143,15 @@ class AlternativeJudge:
                     binding.place,
                 )
             elif isinstance(count, Placeholder) and required(count.type) == Int:
+                if self._workflow.placeholders.get(count.name) is not count:
+                    self._workflow.report(f"placeholder {count.name!r} belongs to another workflow", binding.place)
+                elif count.default is None and (count.optional or isinstance(count.type, OptionalType)):
+                    self._report(
+                        node,
+                        f"the count of {field!r} can never be learned from placeholder {count.name!r} when a call does "
+                        "not give it: make it required or give it a default",
+                        binding.place,
+                    )
                 counts.append(CountSource(field, placeholder=count.name))
             elif isinstance(count, Handle):
                 source = self._resolve(count, binding.place)
@@ -155,6 +164,11 @@ class AlternativeJudge:
                         )
                     counts.append(CountSource(field, node=source[0], output=source[1]))
             elif isinstance(count, int) and not isinstance(count, bool) and count >= 0:
+                if count > 1 and node._spec is not None and not is_many(node._spec.inputs[field]):
+                    field_type = node._spec.inputs[field]
+                    self._report(
+                        node, f"input {field!r} is {field_type}, but waits for {count}: declare it Many", binding.place
+                    )
                 counts.append(CountSource(field, constant=count))
             else:
                 self._report(

@@ -15,8 +15,7 @@ class FlowGraph:
     """The nodes of a workflow and the call's entry.
 
     ``edges`` are the causal ones. ``resets`` are edges into count joins: they carry values, but the join's output
-    starts anew at the call
-    (contract ruling 6), so dominators and cycles do not see them.
+    starts anew at the call (contract ruling 6), so dominators and cycles do not see them.
     """
 
     def __init__(self, nodes: int, edges: Iterable[tuple[int, int]], resets: Iterable[tuple[int, int]]) -> None:
@@ -31,7 +30,6 @@ class FlowGraph:
         self.full.add_edges_from(resets)
         dominance = self.causal.copy()
         dominance.add_edges_from((ENTRY, target) for _, target in resets)
-        self.reachable: set[int] = nx.descendants(self.full, ENTRY) | {ENTRY}
         self._dominator = {ENTRY: ENTRY, **nx.immediate_dominators(dominance, ENTRY)}
 
     def common_dominator(self, nodes: Sequence[int]) -> int:

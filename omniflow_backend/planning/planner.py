@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 from omniflow_backend.dsl.interface import InterfaceSpec
 from omniflow_backend.dsl.types import FieldType, ManyType, required
-from omniflow_backend.dsl.workflow import Node, Output, Workflow
+from omniflow_backend.dsl.workflow import Handle, Node, Output, Workflow
 from omniflow_backend.errors import WorkflowError
 from omniflow_backend.planning.alternatives import AlternativeJudge, DraftAlternative
 from omniflow_backend.planning.graph import FlowGraph
@@ -23,9 +24,11 @@ from omniflow_backend.planning.plan import (
     Target,
     TargetKind,
 )
+from omniflow_backend.planning.wiring import Wiring
 
 RESERVED_INPUTS = frozenset({"session_id", "timeout_ms", "cancel_previous", "trace"})
 RESERVED_OUTPUTS = frozenset({"event", "trace"})
+_MODEL_NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def compile_workflow(workflow: Workflow) -> Plan:
@@ -48,11 +51,13 @@ class _Planner:
         self._check_names()
         drafts = self._judge()
         outputs = self._judge_outputs()
-        self._stop_at_problems()
-        graph = self._graph(drafts)
-        self._check_reachable(graph)
-        self._stop_at_problems()
-        anchors = self._anchors(graph, drafts)
+        wiring = Wiring(self._nodes)
+        if not wiring.is_known:
+            self._stop_at_problems()
+        graph = wiring.graph()
+        never_run = wiring.never_run()
+        self._report_never_run(never_run)
+        anchors = self._anchors(graph, [] if never_run else drafts)
         self._stop_at_problems()
         return _assemble(workflow, self._nodes, drafts, outputs, graph, anchors)
 
@@ -78,13 +83,25 @@ class _Planner:
         for output in workflow.outputs.values():
             if output.name in RESERVED_OUTPUTS or not output.name.isidentifier():
                 workflow.report(f"output name {output.name!r} is reserved or not an identifier", output.place)
+        taken = {workflow.name: "the workflow", f"{workflow.name}_unary": "the workflow's unary front"}
         for role in workflow.roles.values():
-            if role._name == workflow.name:
+            if role._name in taken:
                 workflow.report(
-                    f"role {role._name!r} has the workflow's own name; both become Triton models", workflow.place
+                    f"role {role._name!r} has the name of {taken[role._name]}; both become Triton models",
+                    workflow.place,
                 )
+            if not _MODEL_NAME.fullmatch(role._name):
+                workflow.report(
+                    f"a role's name becomes a Triton model's name: {role._name!r} may have letters, digits, _ and -",
+                    workflow.place,
+                )
+            taken.setdefault(role._name, f"role {role._name!r}")
             if role._replicas < 1:
                 workflow.report(f"role {role._name!r} needs at least one replica, got {role._replicas}", workflow.place)
+
+        for node in self._nodes:
+            if node._role is None and node._name in taken:
+                workflow.report(f"Triton model {node._name!r} has the name of {taken[node._name]}", node._place)
 
     def _judge(self) -> list[DraftAlternative]:
         judge = AlternativeJudge(self._workflow, self._index)
@@ -99,7 +116,7 @@ class _Planner:
         judge = AlternativeJudge(self._workflow, self._index)
         judged = []
         for output in self._workflow.outputs.values():
-            sources = [judge._resolve(handle, output.place) for handle in output.sources if hasattr(handle, "node")]
+            sources = [judge._resolve(handle, output.place) for handle in output.sources if isinstance(handle, Handle)]
             if len(sources) < len(output.sources) or not sources:
                 self._workflow.report(
                     f"output {output.name!r} needs the output field of a node, or a list of them", output.place
@@ -118,25 +135,14 @@ class _Planner:
             judged.append((output, resolved, types.pop()))
         return judged
 
-    def _graph(self, drafts: Sequence[DraftAlternative]) -> FlowGraph:
-        edges: list[tuple[int, int]] = []
-        resets: list[tuple[int, int]] = []
-        for draft in drafts:
-            if draft.kind is AlternativeKind.ENTRY:
-                edges.append((ENTRY, draft.node))
-            else:
-                into = resets if draft.kind is AlternativeKind.COUNT_JOIN else edges
-                into += [(source, draft.node) for source in draft.sources]
-        return FlowGraph(len(self._nodes), edges, resets)
-
-    def _check_reachable(self, graph: FlowGraph) -> None:
-        for node, index in self._index.items():
-            if index not in graph.reachable:
-                self._workflow.report(
-                    f"{node._name}: can never run: no way leads to it from the call's placeholders; "
-                    "a loop needs a first alternative that is bound from outside it",
-                    node._place,
-                )
+    def _report_never_run(self, nodes: Sequence[Node]) -> None:
+        for node in nodes:
+            waits = " and ".join(other._name for other in nodes if other is not node) or "itself"
+            self._workflow.report(
+                f"{node._name}: can never run: no way leads to it from the call's placeholders that does not wait for "
+                f"{waits}; a loop needs a first alternative that is bound from outside it",
+                node._place,
+            )
 
     def _anchors(self, graph: FlowGraph, drafts: Sequence[DraftAlternative]) -> dict[int, int]:
         anchors: dict[int, int] = {}

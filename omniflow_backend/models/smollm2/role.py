@@ -96,6 +96,12 @@ class Llm(Role):
     the batch at the next step.
     """
 
+    @classmethod
+    def prepare(cls, **options: Any) -> None:
+        """Make the checkpoint in the cache, unless the options name another. Raises ``CheckpointUnavailable``."""
+        if not LlmOptions(**options).checkpoint:
+            prepare()
+
     def load(self) -> None:
         """Prepare the checkpoint if need be and start the engine: seconds, a minute the first time."""
         from omniflow_backend.compute.sglang.engine import EngineConfiguration, SglangEngine

@@ -74,6 +74,12 @@ class AsrOptions:
 class Asr(Role):
     """Speech recognition: Whisper in int8, greedy, so that the same audio gives the same text."""
 
+    @classmethod
+    def prepare(cls, **options: Any) -> None:
+        """Make the checkpoint in the cache, unless the options name another. Raises ``CheckpointUnavailable``."""
+        if not AsrOptions(**options).checkpoint:
+            prepare()
+
     def load(self) -> None:
         """Load the model, preparing it first if need be. Raises ``CheckpointUnavailable``."""
         from faster_whisper import WhisperModel

@@ -62,7 +62,7 @@ class Asker:
         return await self.collect(self.stream(prompt, **sampling))
 
     def run(self, test: Callable[[], Awaitable[None]]) -> None:
-        """Run an asynchronous test within a deadline; the engine must be empty afterwards, every slot and row returned."""
+        """Run an asynchronous test within a deadline; afterwards the engine must be empty, every slot returned."""
 
         async def bounded() -> None:
             await asyncio.wait_for(test(), timeout=120)

@@ -29,7 +29,7 @@ PROMPTS = (
     "import numpy as np\n\n",
     "The river ran past the old mill, " * 12,
 )
-TOKENS = 14
+TOKENS = 10
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ class TestGreedyTokens:
         """Each request starts when the one before has given its first tokens; a sampled neighbour runs all along."""
 
         async def test() -> None:
-            neighbour = asyncio.create_task(asker.ask("Noise", max_tokens=60, temperature=1.0, ignore_eos=True))
+            neighbour = asyncio.create_task(asker.ask("Noise", max_tokens=40, temperature=1.0, ignore_eos=True))
             running = []
             for prompt in PROMPTS:
                 stream = asker.stream(prompt, max_tokens=TOKENS)
@@ -120,12 +120,12 @@ class TestGreedyTokens:
 class TestContinuousBatching:
     def test_a_request_joins_a_running_batch(self, asker: Any) -> None:
         async def test() -> None:
-            long = asker.stream("Once upon a time", max_tokens=60, ignore_eos=True)
+            long = asker.stream("Once upon a time", max_tokens=24, ignore_eos=True)
             await anext(long)
             short = await asker.ask("The capital of France is", max_tokens=3)
             assert short.reason is FinishReason.LENGTH
             rest = await asker.collect(long)
-            assert len(rest.token_ids) > 30, "the long request was still in its first half when the short one finished"
+            assert len(rest.token_ids) > 12, "the long request was in its first half when the short one finished"
 
         asker.run(test)
 
@@ -159,9 +159,9 @@ class TestAbort:
     @pytest.mark.parametrize("how", ["stream.abort", "stream.aclose", "engine.abort"])
     def test_leaves_the_batch_and_the_others_go_on(self, asker: Any, how: str) -> None:
         async def test() -> None:
-            expected = (await asker.ask("1, 2, 3, 4,", max_tokens=20)).token_ids
+            expected = (await asker.ask("1, 2, 3, 4,", max_tokens=10)).token_ids
             doomed = asker.stream("Once upon a time", "doomed", max_tokens=400, ignore_eos=True)
-            other = asyncio.create_task(asker.ask("1, 2, 3, 4,", max_tokens=20))
+            other = asyncio.create_task(asker.ask("1, 2, 3, 4,", max_tokens=10))
             await anext(doomed)
             await anext(doomed)
             if how == "stream.aclose":
@@ -210,7 +210,7 @@ class TestStopConditions:
         async def test() -> None:
             prompt = "Once upon a time there was a"
             text = (await asker.ask(prompt, max_tokens=12)).text
-            stop = text[start : start + 9]
+            stop = text[start : start + 14]
             result = await asker.ask(prompt, max_tokens=12, stop=[stop, "never there"])
             assert result.text == text[: text.index(stop)]
             assert result.reason is FinishReason.STOP
@@ -256,7 +256,7 @@ class TestStopConditions:
 class TestLimits:
     def test_a_prompt_over_the_context_is_refused_with_both_lengths(self, asker: Any) -> None:
         async def test() -> None:
-            with pytest.raises(BadInput, match="512 tokens.*512 tokens"):
+            with pytest.raises(BadInput, match=r"512 tokens.*512 tokens"):
                 asker.stream([5] * 512)
 
         asker.run(test)

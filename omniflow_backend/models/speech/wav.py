@@ -87,12 +87,15 @@ def _decode(container: Any, max_seconds: float) -> tuple[list[np.ndarray], int]:
     if not container.streams.audio:
         raise BadInput("the WAV file has no audio")
     stream = container.streams.audio[0]
-    encoding, sample_rate, channels = stream.codec_context.name, stream.rate, stream.channels
+    encoding = "an unknown codec" if stream.codec_context is None else stream.codec_context.name
     if encoding not in _ENCODINGS:
         raise BadInput(f"the WAV file is encoded as {encoding}; PCM of 8 to 32 bits or float is needed")
+    sample_rate, channels = stream.rate, stream.channels
     check_rate(sample_rate)
     if not 1 <= channels <= _MAX_CHANNELS:
         raise BadInput(f"the WAV file has {channels} channels; 1 or {_MAX_CHANNELS} are accepted")
+    if stream.duration is not None and stream.time_base is not None:
+        check_length(round(stream.duration * stream.time_base * sample_rate), sample_rate, max_seconds)
     to_float = av.AudioResampler(format="fltp", layout=stream.layout, rate=sample_rate)
     parts, samples = [], 0
     for frame in container.decode(stream):

@@ -65,7 +65,7 @@ class Asker:
         """Run an asynchronous test within a deadline; afterwards the engine must be empty, every slot returned."""
 
         async def bounded() -> None:
-            await asyncio.wait_for(test(), timeout=120)
+            await asyncio.wait_for(test(), timeout=200)
 
         asyncio.run(bounded())
         after = self.engine.statistics()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
-from collections.abc import Sequence as List
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import count
@@ -20,7 +19,7 @@ from omniflow_backend.compute.generation import (
 )
 from omniflow_backend.compute.output import OutputBuilder
 from omniflow_backend.compute.sglang.runner import RunnerConfiguration, build_runner
-from omniflow_backend.compute.sglang.sequence import Sequence
+from omniflow_backend.compute.sglang.sequence import TokenSequence
 from omniflow_backend.compute.stream import ChunkStream
 from omniflow_backend.errors import BadInput, OmniFlowError
 
@@ -52,16 +51,16 @@ class SglangEngine:
     """
 
     def __init__(
-        self, configuration: EngineConfiguration, *, decode: Callable[[List[int]], str], end_of_text: frozenset[int]
+        self, configuration: EngineConfiguration, *, decode: Callable[[Sequence[int]], str], end_of_text: frozenset[int]
     ) -> None:
         self._configuration = configuration
         self._decode = decode
         self._end_of_text = end_of_text
         self._numbers = count(1)
         self._changed = threading.Condition()
-        self._arrived: list[Sequence] = []
+        self._arrived: list[TokenSequence] = []
         self._aborted: set[int] = set()
-        self._in_flight: dict[int, Sequence] = {}
+        self._in_flight: dict[int, TokenSequence] = {}
         self._closing = False
         self._stopped: Callable[[], OmniFlowError] | None = None
         self._statistics: EngineStatistics | None = None
@@ -96,7 +95,7 @@ class SglangEngine:
             end_of_text=self._end_of_text,
             decode=self._decode,
         )
-        sequence = Sequence(number, request, maximum_tokens, output, stream.deliver)
+        sequence = TokenSequence(number, request, maximum_tokens, output, stream.deliver)
         with self._changed:
             self._raise_if_stopped()
             waiting = len(self._in_flight) - self._configuration.runner.maximum_running
@@ -185,7 +184,7 @@ class SglangEngine:
             self._publish(scheduler, scheduler.abort(aborted))
         return not closing
 
-    def _publish(self, scheduler: Scheduler, deliveries: List[Delivery]) -> None:
+    def _publish(self, scheduler: Scheduler, deliveries: Sequence[Delivery]) -> None:
         """Statistics first: a reader who got its last chunk finds its slots free."""
         with self._changed:
             self._statistics = scheduler.statistics()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,14 +10,14 @@ import torch
 from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, ForwardBatch, ForwardMode
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
-from omniflow_backend.compute.sglang.sequence import Sequence
+from omniflow_backend.compute.sglang.sequence import TokenSequence
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
     """The next ``count`` tokens of a sequence, to be computed into ``slots`` (int64 ``[count]``)."""
 
-    sequence: Sequence
+    sequence: TokenSequence
     count: int
     slots: torch.Tensor
 
@@ -27,7 +27,7 @@ class Piece:
         return self.sequence.computed + self.count
 
 
-def forward(runner: Any, pieces: List[Piece]) -> torch.Tensor:
+def forward(runner: Any, pieces: Sequence[Piece]) -> torch.Tensor:
     """Compute the pieces in one pass; logits after each piece's last token, float32 ``[len(pieces), vocabulary]``.
 
     Pieces of one token each are a decode pass, any others an extend pass. The sequences' ``computed`` is left to the
@@ -40,7 +40,7 @@ def forward(runner: Any, pieces: List[Piece]) -> torch.Tensor:
     return logits
 
 
-def _common(pieces: List[Piece]) -> dict[str, Any]:
+def _common(pieces: Sequence[Piece]) -> dict[str, Any]:
     lengths = [piece.length for piece in pieces]
     lengths_tensor = torch.tensor(lengths, dtype=torch.int64)
     tokens = [token for piece in pieces for token in piece.sequence.token_ids[piece.sequence.computed : piece.length]]
@@ -58,12 +58,12 @@ def _common(pieces: List[Piece]) -> dict[str, Any]:
     }
 
 
-def _decode_batch(pieces: List[Piece]) -> ForwardBatch:
+def _decode_batch(pieces: Sequence[Piece]) -> ForwardBatch:
     common = _common(pieces)
     return ForwardBatch(forward_mode=ForwardMode.DECODE, positions=common["seq_lens"] - 1, **common)
 
 
-def _extend_batch(pieces: List[Piece]) -> ForwardBatch:
+def _extend_batch(pieces: Sequence[Piece]) -> ForwardBatch:
     counts = [piece.count for piece in pieces]
     prefixes = [piece.sequence.computed for piece in pieces]
     counts_tensor = torch.tensor(counts, dtype=torch.int32)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
@@ -15,10 +15,10 @@ from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 from sglang.srt.sampling.sampling_params import SamplingParams
 
 from omniflow_backend.compute.generation import SamplingParameters, TokenLogprob
-from omniflow_backend.compute.sglang.sequence import Sequence
+from omniflow_backend.compute.sglang.sequence import TokenSequence
 
 
-class Path(Enum):
+class Route(Enum):
     """The ways through SGLang's sampler.
 
     Which way a batch goes depends on all its rows, and the ways draw their random numbers differently. Rows that
@@ -32,7 +32,7 @@ class Path(Enum):
     UNSEEDED = auto()
 
     @classmethod
-    def of(cls, sampling: SamplingParameters) -> Path:
+    def of(cls, sampling: SamplingParameters) -> Route:
         """The way a row would go alone."""
         if sampling.greedy:
             return cls.GREEDY
@@ -54,7 +54,7 @@ class Sampled:
 class _Row:
     """What ``SamplingBatchInfo`` reads of a request."""
 
-    sequence: Sequence
+    sequence: TokenSequence
     sampling_params: SamplingParams
     return_sampling_mask: bool = False
     sampling_logprobs_mode: str = "selected"
@@ -82,41 +82,41 @@ class BatchSampler:
     """Samples for a changing set of sequences. Used by one thread."""
 
     runner: Any
-    _groups: dict[Path, _Group] = field(default_factory=dict)
+    _groups: dict[Route, _Group] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, runner: Any, sequences: List[Sequence]) -> BatchSampler:
+    def of(cls, runner: Any, sequences: Sequence[TokenSequence]) -> BatchSampler:
         """A sampler for sequences before their first token."""
-        by_path: dict[Path, list[Sequence]] = {}
+        by_route: dict[Route, list[TokenSequence]] = {}
         for sequence in sequences:
-            by_path.setdefault(Path.of(sequence.request.sampling), []).append(sequence)
-        return cls(runner, {path: _new_group(runner, members) for path, members in by_path.items()})
+            by_route.setdefault(Route.of(sequence.request.sampling), []).append(sequence)
+        return cls(runner, {route: _new_group(runner, members) for route, members in by_route.items()})
 
     def merge(self, other: BatchSampler) -> None:
         """Take over the sequences of ``other``, which is not used afterwards."""
-        for path, theirs in other._groups.items():
-            if path not in self._groups:
-                self._groups[path] = theirs
+        for route, theirs in other._groups.items():
+            if route not in self._groups:
+                self._groups[route] = theirs
                 continue
-            mine = self._groups[path]
+            mine = self._groups[route]
             # SGLang prepares the penalties of both sides from their rows as they were: merge before the rows are
             # joined.
             mine.info.merge_batch(theirs.info)
             mine.rows.reqs = mine.rows.reqs + theirs.rows.reqs
 
-    def leave(self, sequences: List[Sequence]) -> None:
+    def leave(self, sequences: Sequence[TokenSequence]) -> None:
         """Forget sequences that ended; unknown ones are ignored."""
         leaving = set(map(id, sequences))
-        for path, group in list(self._groups.items()):
+        for route, group in list(self._groups.items()):
             keep = [index for index, row in enumerate(group.rows.reqs) if id(row.sequence) not in leaving]
             if not keep:
-                del self._groups[path]
+                del self._groups[route]
             elif len(keep) < len(group.rows.reqs):
                 # Here the other way round: SGLang asks the remaining rows which penalties are still needed.
                 group.rows.reqs = [group.rows.reqs[index] for index in keep]
                 group.info.filter_batch(keep, torch.tensor(keep, dtype=torch.int64))
 
-    def sample(self, sequences: List[Sequence], logits: torch.Tensor) -> list[Sampled]:
+    def sample(self, sequences: Sequence[TokenSequence], logits: torch.Tensor) -> list[Sampled]:
         """The next token of each sequence, from its row of ``logits`` ``[len(sequences), vocabulary]``.
 
         The sequences must be all that are in the set; ``logits`` is overwritten.
@@ -155,7 +155,7 @@ class BatchSampler:
         return [Sampled(ids[i], _logprob(output, i, ids[i], count)) for i, count in enumerate(requested)]
 
 
-def _new_group(runner: Any, members: List[Sequence]) -> _Group:
+def _new_group(runner: Any, members: Sequence[TokenSequence]) -> _Group:
     rows = _Rows([_Row(sequence, _to_sglang(sequence.request.sampling)) for sequence in members])
     info = SamplingBatchInfo.from_schedule_batch(rows, runner.model_config.vocab_size)
     seeds = [row.sequence.request.sampling.seed for row in rows.reqs]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection
-from collections.abc import Sequence as List
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +12,7 @@ import torch
 from omniflow_backend.compute.generation import EngineStatistics, GenerationChunk
 from omniflow_backend.compute.sglang.forward import Piece, forward
 from omniflow_backend.compute.sglang.sampling import BatchSampler, Sampled
-from omniflow_backend.compute.sglang.sequence import Sequence
+from omniflow_backend.compute.sglang.sequence import TokenSequence
 from omniflow_backend.compute.sglang.slots import SlotPool
 
 
@@ -21,7 +20,7 @@ from omniflow_backend.compute.sglang.slots import SlotPool
 class Delivery:
     """A chunk for the reader of a sequence."""
 
-    sequence: Sequence
+    sequence: TokenSequence
     chunk: GenerationChunk
 
 
@@ -39,9 +38,9 @@ class Scheduler:
         self._pool = SlotPool(runner)
         self._sampler = BatchSampler(runner)
         self._prefill_budget = prefill_budget
-        self._waiting: deque[Sequence] = deque()
-        self._reading: list[Sequence] = []
-        self._decoding: list[Sequence] = []
+        self._waiting: deque[TokenSequence] = deque()
+        self._reading: list[TokenSequence] = []
+        self._decoding: list[TokenSequence] = []
         self._steps = self._largest_batch = self._prefill_tokens = self._decode_tokens = 0
         self._finished = self._aborted = 0
 
@@ -49,7 +48,7 @@ class Scheduler:
     def has_work(self) -> bool:
         return bool(self._waiting or self._reading or self._decoding)
 
-    def add(self, sequence: Sequence) -> None:
+    def add(self, sequence: TokenSequence) -> None:
         self._waiting.append(sequence)
 
     def abort(self, numbers: Collection[int]) -> list[Delivery]:
@@ -129,16 +128,16 @@ class Scheduler:
         self._sampler.merge(newcomers)
         return self._take(sequences, sampled)
 
-    def _piece(self, sequence: Sequence, count: int) -> Piece:
+    def _piece(self, sequence: TokenSequence, count: int) -> Piece:
         return Piece(sequence, count, self._pool.extend(sequence.row, sequence.computed, count))
 
-    def _compute(self, pieces: List[Piece]) -> torch.Tensor:
+    def _compute(self, pieces: Sequence[Piece]) -> torch.Tensor:
         logits = forward(self._runner, pieces)
         for piece in pieces:
             piece.sequence.computed = piece.length
         return logits
 
-    def _take(self, sequences: List[Sequence], sampled: List[Sampled]) -> list[Delivery]:
+    def _take(self, sequences: Sequence[TokenSequence], sampled: Sequence[Sampled]) -> list[Delivery]:
         """Give each sequence its new token; those that end leave the batch and return their slots."""
         deliveries = []
         for sequence, token in zip(sequences, sampled, strict=True):
@@ -149,7 +148,7 @@ class Scheduler:
         self._end(ended)
         return deliveries
 
-    def _end(self, ended: List[Sequence]) -> None:
+    def _end(self, ended: Sequence[TokenSequence]) -> None:
         if not ended:
             return
         self._sampler.leave(ended)

@@ -10,7 +10,7 @@ from omniflow_backend.compute.output import OutputBuilder
 
 
 @dataclass(slots=True, eq=False)
-class Sequence:
+class TokenSequence:
     """One request in the engine, known by ``number``, which no other request ever has.
 
     ``computed`` tokens have their keys and values in the pool; ``row`` and ``reserved`` are set while it is admitted.

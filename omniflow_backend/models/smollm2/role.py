@@ -142,8 +142,9 @@ class Llm(Role):
         sampling = self._sampling(sampling_parameters)
         if not prompt:
             raise BadInput("input 'prompt' is empty")
+        token_ids = await asyncio.to_thread(self.tokenizer.encode, prompt)
         answer = _Answer()
-        async with aclosing(self._answer(ctx, self.tokenizer.encode(prompt), sampling, answer)) as pieces:
+        async with aclosing(self._answer(ctx, token_ids, sampling, answer)) as pieces:
             async for piece in pieces:
                 yield {"text": piece}
         yield {"done": answer.done()}

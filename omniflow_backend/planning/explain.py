@@ -65,7 +65,7 @@ def explain_output(plan: Plan, output: PlannedOutput) -> str:
         when = "at the end: the list of all values, in order"
     else:
         when = "at the end: the only value (more than one fails the call)"
-    wanted = "; none fails the call" if output.required else ""
+    wanted = "; a call without one fails" if output.required else ""
     return f"{output.name} ({output.type}) from {sources}, {when}{wanted}"
 
 

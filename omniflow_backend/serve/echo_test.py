@@ -20,7 +20,7 @@ def echo_directory() -> ModelDirectory:
     return role_directory(ECHO_MODEL, Echo, {})
 
 
-def check_echo(control: TritonControl, timeout: float = 30.0) -> None:
+def check_echo(control: TritonControl, model: str = ECHO_MODEL, timeout: float = 30.0) -> None:
     """Send the known tensor, compare, unload the model. Raises ``StartFailed`` when it comes back changed or not at all."""
     request = {
         "inputs": [
@@ -29,8 +29,8 @@ def check_echo(control: TritonControl, timeout: float = 30.0) -> None:
         ]
     }
     try:
-        answer = control.infer(ECHO_MODEL, request, timeout)
-        control.unload(ECHO_MODEL)
+        answer = control.infer(model, request, timeout)
+        control.unload(model)
     except ControlError as error:
         raise StartFailed(f"echo test: {error}") from None
     outputs = {output["name"]: output["data"] for output in answer.get("outputs", [])}

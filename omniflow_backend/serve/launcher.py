@@ -30,7 +30,6 @@ log = logging.getLogger(__name__)
 Part = TypeVar("Part")
 
 _MEMORY_START_SECONDS = 20.0
-_TRITON_STOP_SECONDS = 15.0
 _STOP_SECONDS = 5.0
 
 
@@ -116,7 +115,7 @@ class Deployment:
         if self._supervisor is not None:
             self._supervisor.stop()
         if self._triton is not None:
-            self._triton.child.stop(_TRITON_STOP_SECONDS)
+            self._triton.child.stop(self.options.triton.exit_timeout + _STOP_SECONDS)
         for child in (self._memory, self._redis.child if self._redis is not None else None):
             if child is not None:
                 child.stop(_STOP_SECONDS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shutil
@@ -11,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 from omniflow_backend.errors import OmniFlowError
 from omniflow_backend.serve import guarded
@@ -55,7 +58,8 @@ class Child:
         return StartFailed(f"{self.name}: {reason}; the end of its log:\n{self.tail()}")
 
     def stop(self, timeout: float) -> None:
-        """SIGTERM, and SIGKILL after ``timeout`` seconds."""
+        """SIGTERM, and SIGKILL after ``timeout`` seconds; then SIGKILL for what it started and left behind."""
+        descendants = self._descendants()
         if self.alive:
             self.process.terminate()
         try:
@@ -64,6 +68,16 @@ class Child:
             log.warning("%s did not end within %g s and is killed", self.name, timeout)
             self.process.kill()
             self.process.wait()
+        for descendant in descendants:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                descendant.kill()
+        psutil.wait_procs(descendants, timeout)
+
+    def _descendants(self) -> list[psutil.Process]:
+        try:
+            return psutil.Process(self.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            return []
 
 
 class Children:

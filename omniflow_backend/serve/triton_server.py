@@ -19,7 +19,6 @@ from omniflow_backend.serve.triton_control import TritonControl
 TRITON_HOME = "OMNIFLOW_TRITON_HOME"
 _VENDOR_HOME = Path("/opt/tritonserver")
 _POLL_SECONDS = 0.05
-_EXIT_SECONDS = 10
 _TELLING = re.compile(r"^E\d{4} |rror|xception|Traceback|ailed|refus", re.ASCII)
 _BOX = re.compile(r"^[+|]")
 
@@ -81,13 +80,17 @@ class TritonInstallation:
 
 @dataclass(frozen=True, slots=True)
 class TritonOptions:
-    """How to run the server. A port of ``None`` is any free one; ``load_timeout`` is in seconds, for each model."""
+    """How to run the server. A port of ``None`` is any free one.
+
+    ``load_timeout`` and ``exit_timeout`` are in seconds: for loading one model, and for all models to end in order when the server stops.
+    """
 
     host: str = "127.0.0.1"
     http_port: int | None = None
     grpc_port: int | None = None
     metrics_port: int | None = None
     load_timeout: float = 600.0
+    exit_timeout: int = 10
     complete_configs: bool = False
     log_verbose: int = 0
     extra: tuple[str, ...] = ()
@@ -131,7 +134,7 @@ def start_triton(
         f"--grpc-port={grpc_port}",
         f"--metrics-address={options.host}",
         f"--metrics-port={metrics_port}",
-        f"--exit-timeout-secs={_EXIT_SECONDS}",
+        f"--exit-timeout-secs={options.exit_timeout}",
         f"--log-verbose={options.log_verbose}",
         f"--backend-config=python,shm-region-prefix-name={shared_memory_prefix}",
         f"--backend-config=python,stub-timeout-seconds={int(options.load_timeout)}",

@@ -132,6 +132,29 @@ class Stream(Role):
         return {"big": np.full(megabytes << 20, 7, np.uint8)}
 
 
+class CorruptingEcho(Role):
+    """What a stub built for another numpy does to tensors."""
+
+    @interface(
+        inputs={"numbers": Tensor("float32", (-1,)), "raw": Bytes},
+        outputs={"numbers": Tensor("float32", (-1,)), "raw": Bytes},
+    )
+    async def echo(self, ctx: ActivationContext, numbers: Any, raw: bytes) -> dict[str, Any]:
+        return {"numbers": numbers * 0 + numbers[0], "raw": raw}
+
+
+class Unloadable(Role):
+    """Fails to load while the file named in its options exists."""
+
+    def load(self) -> None:
+        if os.path.exists(self.options["while_exists"]):
+            raise RuntimeError("the weights are not there")
+
+    @interface(inputs={"look": Bool}, outputs={"pid": Int})
+    async def pid(self, ctx: ActivationContext, look: bool) -> dict[str, Any]:
+        return {"pid": os.getpid()}
+
+
 class Source(Role):
     """Where test workflows begin."""
 
@@ -211,6 +234,8 @@ def _diamond() -> Workflow:
     joined = worker.join(left=left.text, right=right.text)
     flow.output("both", joined.both, stream=True)
     flow.output("count", split.count)
+    gathered = worker.gather(parts=split.part, activate_by_count={"parts": split.count})
+    flow.output("all", gathered.all)
     return flow
 
 
@@ -231,15 +256,6 @@ def _big() -> Workflow:
     return flow
 
 
-def _counting() -> Workflow:
-    flow = Workflow("counting")
-    source, worker = flow.role("source", Source), flow.role("worker", Worker)
-    split = source.split(text=flow.placeholder("text", Text), n=flow.placeholder("n", Int))
-    gathered = worker.gather(parts=split.part, activate_by_count={"parts": split.count})
-    flow.output("all", gathered.all)
-    return flow
-
-
 def _wrapping() -> Workflow:
     flow = Workflow("wrapping")
     node = flow.triton_model("foreign", inputs={"x": Text}, outputs={"y": Text})
@@ -250,4 +266,4 @@ def _wrapping() -> Workflow:
     return flow
 
 
-diamond, waiting, big, counting, wrapping = _diamond(), _waiting(), _big(), _counting(), _wrapping()
+diamond, waiting, big, wrapping = _diamond(), _waiting(), _big(), _wrapping()

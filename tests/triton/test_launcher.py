@@ -1,0 +1,127 @@
+"""Starting and stopping: nothing stays behind, whatever happens."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from omniflow_backend.serve.echo_test import check_echo
+from omniflow_backend.serve.identity import remove_leftovers
+from omniflow_backend.serve.launcher import Deployment, DeploymentOptions
+from omniflow_backend.serve.processes import StartFailed
+from omniflow_backend.serve.supervisor import ModelState, RestartPolicy
+from omniflow_backend.triton.references import BadReference, resolve
+from omniflow_backend.triton.repository import role_directory
+
+pytestmark = pytest.mark.server
+
+HERE = Path(__file__).parent
+SERVED = HERE / "served.py"
+DEADLINE = 30.0
+
+
+def unloadable(flag: Path) -> Any:
+    return role_directory("unloadable", resolve(f"{SERVED}:Unloadable"), {"while_exists": str(flag)})
+
+
+def left_behind(prefix: str) -> list[Path]:
+    """Files in the places where deployments keep any, of the process whose names begin so."""
+    places = (Path(tempfile.gettempdir()), Path("/dev/shm"))
+    return [path for place in places for path in place.iterdir() if path.name.startswith(prefix)]
+
+
+def children() -> list[str]:
+    return [" ".join(child.cmdline()) for child in psutil.Process().children(recursive=True)]
+
+
+def test_a_role_that_dies_for_good_is_given_up_and_stop_leaves_nothing(tmp_path: Path) -> None:
+    flag = tmp_path / "flag"
+    before = children()
+    options = DeploymentOptions(
+        models=[unloadable(flag)], restarts=RestartPolicy(second_delay=0.01, longest_delay=0.01, attempts=2)
+    )
+    with Deployment(options) as deployment:
+        runtime = deployment.runtime
+        assert runtime is not None
+        assert runtime.stat().st_mode & 0o777 == 0o700
+        flag.touch()
+        (status,) = deployment.supervisor.statuses()
+        assert status.pid is not None
+        os.kill(status.pid, signal.SIGKILL)
+        assert deployment.supervisor.wait_for("unloadable", ModelState.FAILED, DEADLINE)
+        health = deployment.health()
+        assert not health.ready
+        assert "given up after 2" in health.models[0].reason
+        assert "the weights are not there" in health.models[0].reason
+    assert not runtime.exists()
+    assert left_behind(runtime.name.rpartition("-")[0]) == []
+    assert [command for command in children() if command not in before] == []
+
+
+def test_a_role_that_cannot_load_stops_the_start_with_its_reason(tmp_path: Path) -> None:
+    flag = tmp_path / "flag"
+    flag.touch()
+    before = children()
+    with pytest.raises(StartFailed, match="the weights are not there"):
+        Deployment(DeploymentOptions(models=[unloadable(flag)])).start()
+    assert [command for command in children() if command not in before] == []
+
+
+def test_a_reference_that_leads_nowhere_is_told_before_anything_starts() -> None:
+    with pytest.raises(BadReference, match="has no 'nothing'"):
+        Deployment(DeploymentOptions(workflows=[f"{SERVED}:nothing"])).start()
+
+
+def test_a_server_that_changes_tensors_is_refused(deployment: Deployment) -> None:
+    with pytest.raises(StartFailed, match="does not fit the installed numpy"):
+        check_echo(deployment.triton.control, "corrupting_echo")
+    deployment.triton.control.load("corrupting_echo", DEADLINE)
+
+
+LAUNCH = """
+import sys, time
+sys.path[:0] = [{root!r}]
+from omniflow_backend.serve.launcher import Deployment, DeploymentOptions
+deployment = Deployment(DeploymentOptions())
+deployment.start()
+print(deployment.runtime, flush=True)
+time.sleep(1000)
+"""
+
+
+def test_the_kernel_ends_everything_when_the_launcher_is_killed_and_the_next_start_cleans_up() -> None:
+    root = str(HERE.parents[1])
+    launcher = subprocess.Popen([sys.executable, "-c", LAUNCH.format(root=root)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert launcher.stdout is not None
+        runtime = Path(launcher.stdout.readline().strip())
+        started = psutil.Process(launcher.pid).children(recursive=True)
+        # Redis, MemoryManager, Triton and the stub of the echo test.
+        assert len(started) >= 3
+    finally:
+        launcher.kill()
+        launcher.communicate(timeout=DEADLINE)
+    _, alive = psutil.wait_procs(started, timeout=10)
+    assert alive == []
+    prefix = runtime.name.rpartition("-")[0]
+    assert runtime in left_behind(prefix)
+    remove_leftovers()
+    assert left_behind(prefix) == []
+
+
+def test_a_taken_port_is_told_and_nothing_stays() -> None:
+    before = children()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(StartFailed, match=f"health: port {port} of 127.0.0.1: Address already in use"):
+            Deployment(DeploymentOptions(health_port=port)).start()
+    assert [command for command in children() if command not in before] == []

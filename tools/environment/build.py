@@ -50,14 +50,22 @@ class Builder:
 
     def ready(self) -> bool:
         """Whether the environment exists and was built from these very files."""
-        return self._python.exists() and self._read_stamp() == self._sources()
+        return self._python.exists() and self._read_stamp() == self.sources()
+
+    def sources(self) -> dict[str, str]:
+        """Digests of what the environment is built from."""
+        return {
+            "lock": digest(self._root / LOCK, self._root / MODELS_LOCK),
+            "project": digest(self._root / "pyproject.toml"),
+            "root": str(self._root),
+        }
 
     def build(self, named: str | None) -> None:
         """Bring the environment up to date, on the interpreter ``named`` or the best one found.
 
         Raises ``EnvironmentFailure``.
         """
-        old, new = self._read_stamp(), self._sources()
+        old, new = self._read_stamp(), self.sources()
         moved = old.get("root", new["root"]) != new["root"]
         if moved or self._incomplete.exists() or not self._python.exists():
             shutil.rmtree(self._environment, ignore_errors=True)
@@ -133,14 +141,6 @@ class Builder:
                 f"{self._python} does not run as Python 3.11; remove {self._environment} and try again"
             )
         return interpreter
-
-    def _sources(self) -> dict[str, str]:
-        """Digests of what the environment is built from."""
-        return {
-            "lock": digest(self._root / LOCK, self._root / MODELS_LOCK),
-            "project": digest(self._root / "pyproject.toml"),
-            "root": str(self._root),
-        }
 
     def _read_stamp(self) -> dict[str, str]:
         try:

@@ -1,0 +1,51 @@
+"""The lock: exact, complete for what the project declares, and what is installed here."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parents[2]
+LOCKS = (ROOT / "requirements" / "cpu.lock", ROOT / "requirements" / "models.lock")
+
+
+def lines() -> list[str]:
+    joined = "\n".join(lock.read_text(encoding="utf-8") for lock in LOCKS).replace("\\\n", " ")
+    return [line.strip() for line in joined.splitlines() if line.strip() and not line.startswith("#")]
+
+
+def pins() -> dict[str, str]:
+    return {canonicalize_name(line.split("==")[0]): line.split("==")[1].split()[0] for line in lines()}
+
+
+def declared() -> list[Requirement]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    return [Requirement(text) for text in [*project["dependencies"], *extras["cpu"], *extras["dev"]]]
+
+
+def test_every_line_pins_one_exact_version_once() -> None:
+    assert all(re.fullmatch(r"[\w.-]+==[\w.]+( +--hash=sha256:[0-9a-f]{64})*", line) for line in lines())
+    assert len(pins()) == len(lines())
+
+
+def test_packages_with_binaries_to_run_or_weights_are_pinned_by_content() -> None:
+    text = LOCKS[1].read_text(encoding="utf-8")
+    assert text.count("--hash=sha256:") == text.count("==") == 4
+
+
+@pytest.mark.parametrize("requirement", declared(), ids=str)
+def test_the_lock_satisfies_what_the_project_declares(requirement: Requirement) -> None:
+    assert requirement.specifier.contains(pins()[canonicalize_name(requirement.name)])
+
+
+@pytest.mark.parametrize(("name", "version"), pins().items())
+def test_what_is_locked_is_what_is_installed(name: str, version: str) -> None:
+    installed = importlib.metadata.version(name)
+    assert installed.split("+")[0] == version

@@ -27,7 +27,8 @@ def pins() -> dict[str, str]:
 def declared() -> list[Requirement]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
-    return [Requirement(text) for text in [*project["dependencies"], *extras["cpu"], *extras["dev"]]]
+    texts = [*project["dependencies"], *extras["models"], *extras["cpu"], *extras["dev"]]
+    return [requirement for requirement in map(Requirement, texts) if requirement.name != project["name"]]
 
 
 def test_every_line_pins_one_exact_version_once() -> None:

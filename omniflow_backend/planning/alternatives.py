@@ -83,16 +83,6 @@ class AlternativeJudge:
                     binding.place,
                 )
                 sound = False
-        missing = [
-            field
-            for field, field_type in spec.inputs.items()
-            if field not in binding.sources and not isinstance(field_type, OptionalType)
-        ]
-        if missing:
-            self._report(
-                node, f"required input(s) {', '.join(map(repr, missing))} not bound in this alternative", binding.place
-            )
-            sound = False
         counts, counts_sound = self._counts(node, binding, handles)
         if not sound or not counts_sound:
             return None
@@ -106,6 +96,21 @@ class AlternativeJudge:
             counts,
         )
         return draft if self._types_fit(node, draft, binding) and self._is_satisfiable(node, draft) else None
+
+    def judge_coverage(self, node: Node) -> None:
+        """An alternative is a set of fields that suffices; a required input that none of them binds was forgotten."""
+        if node._spec is None or not node._bindings:
+            return
+        bound = {field for binding in node._bindings for field in binding.sources}
+        missing = [
+            field
+            for field, field_type in node._spec.inputs.items()
+            if field not in bound and not isinstance(field_type, OptionalType)
+        ]
+        if missing:
+            where = "in this alternative" if len(node._bindings) == 1 else "in any alternative"
+            names = ", ".join(map(repr, missing))
+            self._report(node, f"required input(s) {names} not bound {where}", node._bindings[0].place)
 
     def _resolve(self, handle: Handle, place: Place) -> tuple[int, str] | None:
         source = handle.node

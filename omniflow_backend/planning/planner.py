@@ -109,6 +109,7 @@ class _Planner:
         for node in self._nodes:
             if not node._bindings and node._spec is not None:
                 self._workflow.report(f"{node._name}: nothing makes it run: bind its inputs", node._place)
+            judge.judge_coverage(node)
             drafts += [draft for binding in node._bindings if (draft := judge.judge(node, binding)) is not None]
         return drafts
 

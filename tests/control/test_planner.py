@@ -340,6 +340,16 @@ class TestAlternatives:
         assert alternative_kinds(plan, "b.run") == kinds
         assert [a.fields for a in plan.node("b.run").alternatives] == [("x",), (), ("x",)]
 
+    def test_alternatives_may_bind_different_required_inputs(self) -> None:
+        workflow, _, a = started()
+        both = workflow.role("p", Pair).join
+        both.bind(a=a.x)
+        both.bind(b=a.y)
+        assert [alternative.fields for alternative in workflow.compile().node("p.join").alternatives] == [
+            ("a",),
+            ("b",),
+        ]
+
     def test_an_alternative_of_optional_fields_only_is_refused(self) -> None:
         workflow, text, a = started()
         workflow.role("p", Pair).both.bind(a=text, b=text, c=a.x)  # bad

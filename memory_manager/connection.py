@@ -173,10 +173,8 @@ class Connection:
                 # Anything else answers a request that somebody stopped waiting for.
                 if answered == request_id or (answered == NOTICE and isinstance(replies[0], Failure)):
                     return replies
-            elif not self.alive:
-                raise MemoryManagerUnavailable(f"the MemoryManager at {self._where} died; its memory is gone with it")
             elif ready:
-                # The late answer to a question on the control connection that nobody waits for any more.
+                # A hang-up raises; anything else is the late answer to a question that nobody waits for any more.
                 _close_all(self._receive_control()[2])
             elif time.monotonic() >= deadline:
                 raise MemoryManagerUnavailable(f"the MemoryManager at {self._where} does not answer; is it stuck?")

@@ -1,6 +1,7 @@
 """The start-up test: a known tensor through a role process and back.
 
-A stub built for another numpy corrupts tensors without any error ([1, 2, 3, 4] arrives as [1, 1, 1, 1]); such a server must not serve.
+A stub built for another numpy corrupts tensors without any error ([1, 2, 3, 4] arrives as [1, 1, 1, 1]); such a
+server must not serve.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ def echo_directory() -> ModelDirectory:
 
 
 def check_echo(control: TritonControl, model: str = ECHO_MODEL, timeout: float = 30.0) -> None:
-    """Send the known tensor, compare, unload the model. Raises ``StartFailed`` when it comes back changed or not at all."""
+    """Send the known tensor, compare, unload the model.
+
+    Raises ``StartFailed`` when it comes back changed or not at all.
+    """
     request = {
         "inputs": [
             {"name": "numbers", "datatype": "FP32", "shape": [len(_NUMBERS)], "data": _NUMBERS},
@@ -36,6 +40,7 @@ def check_echo(control: TritonControl, model: str = ECHO_MODEL, timeout: float =
     outputs = {output["name"]: output["data"] for output in answer.get("outputs", [])}
     if outputs != {"numbers": _NUMBERS, "raw": [_TEXT]}:
         raise StartFailed(
-            f"echo test: sent {_NUMBERS} and {_TEXT!r}, got back {outputs}: this server's Python stub does not fit the installed numpy. "
+            f"echo test: sent {_NUMBERS} and {_TEXT!r}, got back {outputs}: "
+            "this server's Python stub does not fit the installed numpy. "
             "With the bundled server install numpy<2; with another, the numpy it was built for"
         )

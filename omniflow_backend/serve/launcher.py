@@ -6,7 +6,6 @@ import logging
 import os
 import shutil
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,8 +16,10 @@ from omniflow_backend.errors import OmniFlowError
 from omniflow_backend.serve.echo_test import ECHO_MODEL, check_echo, echo_directory
 from omniflow_backend.serve.health import Health, HealthServer
 from omniflow_backend.serve.identity import make_runtime_directory, owned_name, remove_leftovers, remove_shared_memory
-from omniflow_backend.serve.processes import Child, Children, StartFailed
-from omniflow_backend.serve.redis_server import REDIS_URL, RedisServer, start_redis
+from omniflow_backend.serve.memory_manager_process import start_memory_manager
+from omniflow_backend.serve.processes import Children, StartFailed
+from omniflow_backend.serve.redis_server import REDIS_URL, answers, given_redis, redis_url, start_redis
+from omniflow_backend.serve.services import KeptService
 from omniflow_backend.serve.supervisor import RestartPolicy, Supervisor
 from omniflow_backend.serve.triton_server import TritonOptions, TritonServer, start_triton
 from omniflow_backend.triton.memory import MEMORY_SOCKET
@@ -29,7 +30,6 @@ log = logging.getLogger(__name__)
 
 Part = TypeVar("Part")
 
-_MEMORY_START_SECONDS = 20.0
 _STOP_SECONDS = 5.0
 
 
@@ -37,9 +37,9 @@ _STOP_SECONDS = 5.0
 class DeploymentOptions:
     """What to serve and where.
 
-    ``workflows`` are references (``package.module:name`` or ``/path/file.py:name``), ``models`` generated role models,
-    ``repositories`` directories of ready Triton models, all of which are loaded. ``health_port`` 0 is any free one. ``memory_limit`` is
-    a size such as ``4GiB``.
+    ``workflows`` are references (``package.module:name`` or ``/path/file.py:name``), ``models`` generated role
+    models, ``repositories`` directories of ready Triton models, all of which are loaded. ``health_port`` 0 is any
+    free one. ``memory_limit`` is a size such as ``4GiB``.
     """
 
     workflows: Sequence[str] = ()
@@ -66,8 +66,9 @@ class Endpoints:
 class Deployment:
     """Redis-protocol server, MemoryManager, Triton, supervisor and health endpoint, as one thing.
 
-    ``start`` returns when everything is ready, or raises ``StartFailed`` (or what is wrong with a workflow) with nothing left running. ``stop``
-    leaves no process, shared memory or file. When this process is killed, the kernel ends the others, and the next start removes the files.
+    ``start`` returns when everything is ready, or raises ``StartFailed`` (or what is wrong with a workflow) with
+    nothing left running. ``stop`` leaves no process, shared memory or file. When this process is killed, the kernel
+    ends the others, and the next start removes the files.
     """
 
     def __init__(self, options: DeploymentOptions) -> None:
@@ -76,8 +77,8 @@ class Deployment:
         self.endpoints: Endpoints | None = None
         self._prefix = owned_name("")
         self._children: Children | None = None
-        self._redis: RedisServer | None = None
-        self._memory: Child | None = None
+        self._redis_url: str | None = None
+        self._services: list[KeptService] = []
         self._triton: TritonServer | None = None
         self._supervisor: Supervisor | None = None
         self._health: HealthServer | None = None
@@ -116,23 +117,23 @@ class Deployment:
             self._supervisor.stop()
         if self._triton is not None:
             self._triton.child.stop(self.options.triton.exit_timeout + _STOP_SECONDS)
-        for child in (self._memory, self._redis.child if self._redis is not None else None):
-            if child is not None:
-                child.stop(_STOP_SECONDS)
+        for service in reversed(self._services):
+            service.stop(_STOP_SECONDS)
         if self._children is not None:
             self._children.close()
         remove_shared_memory(self._prefix)
         if self.runtime is not None:
             shutil.rmtree(self.runtime, ignore_errors=True)
-        self._health = self._supervisor = self._triton = self._memory = self._redis = self._children = None
-        self.runtime = self.endpoints = None
+        self._health = self._supervisor = self._triton = self._children = None
+        self.runtime = self.endpoints = self._redis_url = None
+        self._services = []
 
     def health(self) -> Health:
         """What is true now."""
         services = {
             "triton": self._triton is not None and self._triton.child.alive,
-            "memory_manager": self._memory is not None and self._memory.alive,
-            "redis": self._redis is not None and self._redis.alive,
+            **{service.name: service.alive for service in self._services},
+            "redis": self._redis_url is not None and answers(self._redis_url),
         }
         return Health(self._supervisor.statuses() if self._supervisor is not None else [], services)
 
@@ -141,6 +142,10 @@ class Deployment:
         triton = _running(self._triton).child
         triton.process.wait()
         raise triton.failed(f"the server ended with status {triton.process.returncode}")
+
+    def service(self, name: str) -> KeptService:
+        """``redis`` or ``memory_manager``. Raises ``OmniFlowError`` when the deployment has none of its own."""
+        return _running(next((service for service in self._services if service.name == name), None))
 
     @property
     def supervisor(self) -> Supervisor:
@@ -157,8 +162,7 @@ class Deployment:
         logs = runtime / "logs"
         logs.mkdir()
         self._children = Children(logs)
-        self._redis = start_redis(self._children, runtime)
-        self._memory = self._start_memory_manager(self._children, runtime)
+        self._start_services(self._children, runtime)
         generated = runtime / "models"
         models = [*write_repository(directories, generated), *_models_in(options.repositories)]
         self._triton = start_triton(
@@ -189,29 +193,30 @@ class Deployment:
             health=f"http://{host}:{self._health.port}/health",
         )
 
-    def _start_memory_manager(self, children: Children, runtime: Path) -> Child:
+    def _start_services(self, children: Children, runtime: Path) -> None:
+        options = self.options
+        self._redis_url = given_redis()
+        if self._redis_url is None:
+            self._redis_url = redis_url(runtime)
+            self._services.append(KeptService("redis", lambda: start_redis(children, runtime), options.restarts))
+        environment = self._environment(runtime)
+        limits = ["--limit", options.memory_limit, *options.memory_options]
         endpoint = runtime / MEMORY_SOCKET
-        command = [sys.executable, "-m", "memory_manager", "--endpoint", str(endpoint)]
-        command += ["--limit", self.options.memory_limit, *self.options.memory_options]
-        child = children.start("memory_manager", command, self._environment(runtime), Path(__file__).parents[2])
-        deadline = time.monotonic() + _MEMORY_START_SECONDS
-        while not endpoint.exists():
-            if not child.alive:
-                raise child.failed(f"ended with status {child.process.returncode}")
-            if time.monotonic() > deadline:
-                child.stop(1.0)
-                raise child.failed(f"not ready within {_MEMORY_START_SECONDS:g} s")
-            time.sleep(0.01)
-        return child
+        self._services.append(
+            KeptService(
+                "memory_manager",
+                lambda: start_memory_manager(children, endpoint, environment, limits),
+                options.restarts,
+            )
+        )
 
     def _environment(self, runtime: Path) -> dict[str, str]:
-        assert self._redis is not None
         search = [os.path.abspath(entry or os.curdir) for entry in sys.path]
         return {
             **os.environ,
             **self.options.environment,
             RUNTIME_DIRECTORY: str(runtime),
-            REDIS_URL: self._redis.url,
+            REDIS_URL: str(self._redis_url),
             PYTHON_PATH: os.pathsep.join(dict.fromkeys(search)),
         }
 

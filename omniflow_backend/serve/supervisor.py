@@ -1,4 +1,7 @@
-"""Watches every stub of a deployment, and brings dead ones back. Triton itself never does, and goes on calling them ready."""
+"""Watches every stub of a deployment, and brings dead ones back.
+
+Triton itself never does, and goes on calling them ready.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +32,11 @@ class ModelState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RestartPolicy:
-    """A model that died is loaded again after ``first_delay``, twice that, and so on up to ``longest_delay`` (seconds).
+    """A model that died is loaded again after ``first_delay``, twice that, and so on up to ``longest_delay``
+    (seconds).
 
-    After ``attempts`` deaths or failed loads in a row it is given up. It is in a row until the model has lived ``settled`` seconds.
+    After ``attempts`` deaths or failed loads in a row it is given up. It is in a row until the model has lived
+    ``settled`` seconds.
     """
 
     first_delay: float = 0.0
@@ -49,7 +54,10 @@ class RestartPolicy:
 
 @dataclass(slots=True)
 class ModelStatus:
-    """One model. ``pid`` is ``None`` for models whose process is not ours to watch. ``reason`` tells why it is not ready."""
+    """One model.
+
+    ``pid`` is ``None`` for models whose process is not ours to watch. ``reason`` tells why it is not ready.
+    """
 
     model: str
     state: ModelState

@@ -34,7 +34,10 @@ class TritonInstallation:
 
     @classmethod
     def find(cls) -> TritonInstallation:
-        """``OMNIFLOW_TRITON_HOME``, else the one in the nvidia-pytriton wheel, else /opt/tritonserver. Raises ``StartFailed``."""
+        """``OMNIFLOW_TRITON_HOME``, else the one in the nvidia-pytriton wheel, else /opt/tritonserver.
+
+        Raises ``StartFailed``.
+        """
         given = os.environ.get(TRITON_HOME)
         if given is None:
             bundled = cls._bundled()
@@ -44,7 +47,8 @@ class TritonInstallation:
         binary = home / "bin" / "tritonserver"
         if not binary.is_file():
             raise StartFailed(
-                f"triton: no server at {binary}; pip install nvidia-pytriton==0.7.0, run in NVIDIA's container, or set {TRITON_HOME}"
+                f"triton: no server at {binary}; pip install nvidia-pytriton==0.7.0, run in NVIDIA's container, "
+                f"or set {TRITON_HOME}"
             )
         return cls(binary, home / "backends", (home / "lib",))
 
@@ -63,7 +67,10 @@ class TritonInstallation:
         )
 
     def backend_directory(self, target: Path) -> Path:
-        """A backend directory for this Python, assembled at ``target`` where the installation has none. Raises ``StartFailed``."""
+        """A backend directory for this Python, assembled at ``target`` where the installation has none.
+
+        Raises ``StartFailed``.
+        """
         if self.stubs is None:
             return self.backends
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -82,7 +89,8 @@ class TritonInstallation:
 class TritonOptions:
     """How to run the server. A port of ``None`` is any free one.
 
-    ``load_timeout`` and ``exit_timeout`` are in seconds: for loading one model, and for all models to end in order when the server stops.
+    ``load_timeout`` and ``exit_timeout`` are in seconds: for loading one model, and for all models to end in order
+    when the server stops.
     """
 
     host: str = "127.0.0.1"
@@ -117,7 +125,10 @@ def start_triton(
     shared_memory_prefix: str,
     options: TritonOptions,
 ) -> TritonServer:
-    """Start the server with ``models`` loaded. Returns when all are; raises ``StartFailed`` with the telling lines of its log."""
+    """Start the server with ``models`` loaded.
+
+    Returns when all are; raises ``StartFailed`` with the telling lines of its log.
+    """
     installation = TritonInstallation.find()
     backends = installation.backend_directory(runtime / "backends")
     ports = _ports(options.host, (options.http_port, options.grpc_port, options.metrics_port))

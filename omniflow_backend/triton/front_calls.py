@@ -1,6 +1,7 @@
 """Calls that come from a workflow's unary front, over a channel, as if the workflow were a role with one interface.
 
-So they are cancelled when the front's client goes, and fail at once when the orchestrator dies: Triton's own calls between models do neither.
+So they are cancelled when the front's client goes, and fail at once when the orchestrator dies: Triton's own calls
+between models do neither.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ CANCEL_PREVIOUS = "cancel_previous"
 
 
 class FrontCalls:
-    """Starts calls that a front sends. Their values travel inside the messages: the call's tensors are gone when it ends."""
+    """Starts calls that a front sends.
+
+    Their values travel inside the messages: the call's tensors are gone when it ends.
+    """
 
     def __init__(self, plan: Plan, dispatcher: Dispatcher, store: TensorStore | None) -> None:
         self._plan = plan

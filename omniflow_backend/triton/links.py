@@ -78,8 +78,8 @@ class LinkedActivation:
 class RoleLink:
     """Activations in one role model, across the lives of its process.
 
-    While the process is away (not yet attached, or being reloaded) activations wait, at most ``patience`` seconds, and then fail with
-    ``UNAVAILABLE``. All methods must be called on the loop's thread.
+    While the process is away (not yet attached, or being reloaded) activations wait, at most ``patience`` seconds,
+    and then fail with ``UNAVAILABLE``. All methods must be called on the loop's thread.
     """
 
     def __init__(

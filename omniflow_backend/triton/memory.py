@@ -25,7 +25,8 @@ class MemoryManagerStore:
 
     @classmethod
     def of_deployment(cls, runtime: Path, name: str) -> MemoryManagerStore | None:
-        """The store of the deployment in ``runtime``, or ``None`` when it runs without MemoryManager (all values travel inline)."""
+        """The store of the deployment in ``runtime``, or ``None`` when it runs without MemoryManager (all values
+        travel inline)."""
         socket = runtime / MEMORY_SOCKET
         return cls(MemoryManagerClient(socket, name)) if socket.exists() else None
 

@@ -34,7 +34,10 @@ _REMEMBERED_SESSIONS = 100_000
 
 @dataclass(slots=True)
 class _CallState:
-    """What one call holds here. ``packed`` keeps the caller's values packed: several activations may take the same one."""
+    """What one call holds here.
+
+    ``packed`` keeps the caller's values packed: several activations may take the same one.
+    """
 
     scope: str
     encoder: ValueEncoder
@@ -55,8 +58,9 @@ class _CallState:
 class TritonExecutor:
     """The orchestrator's ``Executor``: starts every activation where its node is served.
 
-    A role with replicas: all activations of one call at one node go to the replica of the first, which is the least busy one at that time.
-    Nodes that update session state (``SessionLoadBalance``) stay on their session's replica while it lives.
+    A role with replicas: all activations of one call at one node go to the replica of the first, which is the least
+    busy one at that time. Nodes that update session state (``SessionLoadBalance``) stay on their session's replica
+    while it lives.
     """
 
     def __init__(

@@ -35,7 +35,10 @@ def resolve(reference: str) -> Any:
 
 
 def reference_of(cls: type) -> str:
-    """A reference to a class that another process can resolve. Raises ``BadReference`` for a class inside a function."""
+    """A reference to a class that another process can resolve.
+
+    Raises ``BadReference`` for a class inside a function.
+    """
     if "<locals>" in cls.__qualname__:
         raise BadReference(f"{cls.__qualname__} is defined inside a function; define it at the top level of a module")
     if cls.__module__ == "__main__" or cls.__module__.startswith(_FILE_MODULE) or not _importable(cls.__module__):

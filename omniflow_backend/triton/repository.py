@@ -1,7 +1,11 @@
-"""Generates Triton model directories: ``config.pbtxt`` and a one-line ``1/model.py`` for roles and workflows."""
+"""Generates Triton model directories: ``config.pbtxt`` and a one-line ``1/model.py`` for roles and workflows.
+
+As a program: ``python -m omniflow_backend.triton.repository DIRECTORY WORKFLOW_REFERENCE...``.
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -92,7 +96,10 @@ def workflow_directories(reference: str, plan: Plan | None = None) -> list[Model
 
 
 def compiled(reference: str) -> Plan:
-    """The plan of the workflow that ``reference`` names. Raises ``BadReference``, ``WorkflowError``, ``OmniFlowError``."""
+    """The plan of the workflow that ``reference`` names.
+
+    Raises ``BadReference``, ``WorkflowError``, ``OmniFlowError``.
+    """
     workflow = resolve(reference)
     if not isinstance(workflow, Workflow):
         raise OmniFlowError(f"{reference!r} is a {type(workflow).__name__}, not a Workflow")
@@ -111,7 +118,8 @@ def merge(directories: Iterable[ModelDirectory]) -> dict[str, ModelDirectory]:
         known = merged.setdefault(directory.name, directory)
         if known != directory:
             raise OmniFlowError(
-                f"two different models want the name {directory.name!r}: {dict(known.parameters)} and {dict(directory.parameters)}"
+                f"two different models want the name {directory.name!r}: "
+                f"{dict(known.parameters)} and {dict(directory.parameters)}"
             )
     return merged
 
@@ -136,3 +144,17 @@ def _tensor(kind: str, tensor: TensorSpec) -> str:
 def _quote(text: str) -> str:
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{escaped}"'
+
+
+def main() -> None:
+    """Write the models of workflows into a directory, and print their names."""
+    parser = argparse.ArgumentParser(description="Write the Triton models of workflows into a model repository.")
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("workflows", nargs="+", metavar="WORKFLOW", help="package.module:name or /path/file.py:name")
+    arguments = parser.parse_args()
+    directories = [model for reference in arguments.workflows for model in workflow_directories(reference)]
+    print("\n".join(write_repository(directories, arguments.directory)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,7 +1,8 @@
 """The Triton model of a role: ``1/model.py`` of every role model imports ``TritonPythonModel`` from here.
 
-``config.pbtxt`` parameters: ``role`` (a reference to the class) and ``options`` (JSON, for its constructor). The process answers three kinds of
-work on one event loop: activations from orchestrators over a channel, direct requests with typed tensors, and ``attach``.
+``config.pbtxt`` parameters: ``role`` (a reference to the class) and ``options`` (JSON, for its constructor). The
+process answers three kinds of work on one event loop: activations from orchestrators over a channel, direct requests
+with typed tensors, and ``attach``.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ INTERFACE = "interface"
 class RoleSurface:
     """The tensors of a role model, made of all its interfaces.
 
-    One tensor serves the fields of one name in several interfaces, so they must agree in type. An interface that does not fit (or has a
-    type no tensor can hold) is reachable through workflows only; ``unreachable`` says why.
+    One tensor serves the fields of one name in several interfaces, so they must agree in type. An interface that does
+    not fit (or has a type no tensor can hold) is reachable through workflows only; ``unreachable`` says why.
     """
 
     interfaces: dict[str, InterfaceSpec] = field(default_factory=dict)
@@ -41,7 +41,10 @@ class RoleSurface:
         return surface
 
     def choose(self, given: Collection[str], named: str | None) -> InterfaceSpec:
-        """The interface that a request with the inputs ``given`` means. Raises ``BadInput`` that tells what would fit."""
+        """The interface that a request with the inputs ``given`` means.
+
+        Raises ``BadInput`` that tells what would fit.
+        """
         if named is not None:
             if named in self.unreachable:
                 raise BadInput(f"interface {named!r} can be used in workflows only: {self.unreachable[named]}")
@@ -85,7 +88,8 @@ def _merged(
 def _unite(one: TensorSpec, other: TensorSpec) -> TensorSpec:
     if one.data_type != other.data_type or len(one.dims) != len(other.dims):
         raise NoTensor(
-            f"{one.name!r} is {one.data_type} {list(one.dims)} in another interface and {other.data_type} {list(other.dims)} here"
+            f"{one.name!r} is {one.data_type} {list(one.dims)} in another interface "
+            f"and {other.data_type} {list(other.dims)} here"
         )
     dims = tuple(mine if mine == theirs else -1 for mine, theirs in zip(one.dims, other.dims, strict=True))
     return replace(one, dims=dims)

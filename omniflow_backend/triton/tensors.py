@@ -1,4 +1,5 @@
-"""DSL types and Triton tensors: how a field is declared in ``config.pbtxt``, and how its values become arrays and back."""
+"""DSL types and Triton tensors: how a field is declared in ``config.pbtxt``, and how its values become arrays and
+back."""
 
 from __future__ import annotations
 
@@ -126,7 +127,8 @@ def _stack(arrays: list[Array], field_type: ManyType, name: str) -> Array:
     shapes = {array.shape for array in arrays}
     if len(shapes) > 1:
         raise NoTensor(
-            f"{name!r} is {field_type}: values of different shapes {sorted(shapes)} do not fit in one tensor; stream them"
+            f"{name!r} is {field_type}: values of different shapes {sorted(shapes)} do not fit in one tensor; "
+            "stream them"
         )
     whole = isinstance(required(field_type.item), Scalar | JsonType)
     return np.concatenate(arrays) if whole else np.stack(arrays)

@@ -1,7 +1,7 @@
 """The unary front of a workflow: ``1/model.py`` of ``<workflow>_unary`` imports ``TritonPythonModel`` from here.
 
-Answers each call once, with everything, for clients that cannot take a stream: HTTP ``infer`` and ``generate``. What the workflow streams comes in
-one piece: text and samples joined, all else as a list.
+Answers each call once, with everything, for clients that cannot take a stream: HTTP ``infer`` and ``generate``. What
+the workflow streams comes in one piece: text and samples joined, all else as a list.
 """
 
 from __future__ import annotations

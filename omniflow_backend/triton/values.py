@@ -1,7 +1,8 @@
 """How values travel on a channel: packed small ones, handles for big tensors.
 
-Scalars, strings, bytes, lists, dicts and ``None`` are plain msgpack. An array below ``INLINE_LIMIT`` bytes is packed with its dtype and shape; a bigger
-one goes into the tensor store (MemoryManager) and its handle is packed. Packed values are opaque to an orchestrator, which only hands them on.
+Scalars, strings, bytes, lists, dicts and ``None`` are plain msgpack. An array below ``INLINE_LIMIT`` bytes is packed
+with its dtype and shape; a bigger one goes into the tensor store (MemoryManager) and its handle is packed. Packed
+values are opaque to an orchestrator, which only hands them on.
 """
 
 from __future__ import annotations

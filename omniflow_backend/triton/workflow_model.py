@@ -1,7 +1,7 @@
 """The Triton model of a workflow, its orchestrator: ``1/model.py`` imports ``TritonPythonModel`` from here.
 
-``config.pbtxt`` parameter: ``workflow``, a reference to the ``Workflow``. Calls come from clients through Triton, and from the workflow's unary
-front through a channel; they share sessions.
+``config.pbtxt`` parameter: ``workflow``, a reference to the ``Workflow``. Calls come from clients through Triton, and
+from the workflow's unary front through a channel; they share sessions.
 """
 
 from __future__ import annotations

@@ -39,7 +39,8 @@ class WorkflowSurface:
             name: replace(tensor_spec(name, placeholder.type), optional=True)
             for name, placeholder in plan.placeholders.items()
         }
-        # Triton sees every input as optional: what is missing is told by us, in our words, and attach requests have none.
+        # Triton sees every input as optional: what is missing is told by us, in our words, and attach requests have
+        # none.
         for control in _CONTROLS:
             if control.name in inputs:
                 raise NoTensor(f"placeholder {control.name!r} of workflow {plan.name!r}: the name is reserved")

@@ -1,7 +1,7 @@
 """A role process without Triton, for channel tests: ``python channel_role.py ENDPOINT``.
 
-Interfaces: ``echo`` yields its inputs once; ``count`` yields ``n`` numbers as credits allow; ``hang`` never ends; ``refuse`` fails;
-``running`` yields how many activations this process has.
+Interfaces: ``echo`` yields its inputs once; ``count`` yields ``n`` numbers as credits allow; ``hang`` never ends;
+``refuse`` fails; ``running`` yields how many activations this process has.
 """
 
 from __future__ import annotations

@@ -29,7 +29,11 @@ def served_role(name: str, cls: str, **options: Any) -> ModelDirectory:
 
 
 def _models() -> list[ModelDirectory]:
-    flows = [model for name in ("diamond", "waiting", "big", "wrapping") for model in workflow_directories(f"{SERVED}:{name}")]
+    flows = [
+        model
+        for name in ("diamond", "waiting", "big", "wrapping")
+        for model in workflow_directories(f"{SERVED}:{name}")
+    ]
     # Each front is a process that takes time to start; two of them show everything.
     flows = [model for model in flows if model.name not in ("big_unary", "wrapping_unary")]
     roles = [
@@ -149,7 +153,11 @@ def tensors_of(values: dict[str, Any]) -> list[grpc.InferInput]:
     tensors = []
     for name, value in values.items():
         array = array_of(value)
-        kind = "BYTES" if array.dtype == object else {"bool": "BOOL", "int64": "INT64", "float32": "FP32"}.get(str(array.dtype))
+        kind = (
+            "BYTES"
+            if array.dtype == object
+            else {"bool": "BOOL", "int64": "INT64", "float32": "FP32"}.get(str(array.dtype))
+        )
         tensor = grpc.InferInput(name, list(array.shape), kind or str(array.dtype).upper())
         tensor.set_data_from_numpy(array)
         tensors.append(tensor)

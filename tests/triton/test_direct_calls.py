@@ -71,7 +71,9 @@ def test_an_optional_input_is_passed_on_when_it_is_given(caller: Any) -> None:
         ({"text": "bad"}, "BAD_INPUT: this text is not wanted"),
     ],
 )
-def test_bad_input_is_the_callers_error_and_says_what_is_wrong(caller: Any, values: dict[str, Any], message: str) -> None:
+def test_bad_input_is_the_callers_error_and_says_what_is_wrong(
+    caller: Any, values: dict[str, Any], message: str
+) -> None:
     with pytest.raises(InferenceServerException) as failure:
         caller.infer("plain", **values)
     assert message in failure.value.message()

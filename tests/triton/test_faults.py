@@ -109,3 +109,14 @@ def test_a_dead_front_comes_back(deployment: Deployment, caller: Any) -> None:
     restarts = kill(deployment, "diamond_unary")
     assert deployment.supervisor.wait_for("diamond_unary", ModelState.READY, 30, restarts=restarts)
     assert caller.infer("diamond_unary", text="x", n=1)["both"] == b"<x0x0>"
+
+
+@pytest.mark.parametrize("name", ["memory_manager", "redis"])
+def test_a_dead_service_is_told_started_again_and_used_again(deployment: Deployment, caller: Any, name: str) -> None:
+    service = deployment.service(name)
+    restarts = service.restarts
+    os.kill(service.pid, signal.SIGKILL)
+    assert caller.eventually(lambda: health(deployment)[1]["services"][name] is False or service.restarts > restarts)
+    assert caller.eventually(lambda: health(deployment)[0] == 200 and service.restarts == restarts + 1)
+    (response,) = caller.stream("big", size=100_000).rest()
+    assert len(response["data"]) == 100_000

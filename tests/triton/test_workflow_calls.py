@@ -21,7 +21,9 @@ pytestmark = pytest.mark.server
 
 def test_a_joined_stream_comes_in_order_and_ends_with_one_system_finish(caller: Any) -> None:
     responses = caller.stream("diamond", text="a", n=20).rest()
-    assert [(r["event"], r.get("both")) for r in responses[:-1]] == [(b"OUTPUT", f"<a{i}a{i}>".encode()) for i in range(20)]
+    assert [(r["event"], r.get("both")) for r in responses[:-1]] == [
+        (b"OUTPUT", f"<a{i}a{i}>".encode()) for i in range(20)
+    ]
     assert responses[-1] == {
         "event": b"SYSTEM_FINISH",
         "count": 20,
@@ -128,7 +130,10 @@ def test_a_client_of_the_front_that_goes_cancels_what_runs_in_the_role(caller: A
 
 def test_calls_of_one_session_run_one_at_a_time_in_order_also_across_both_models(caller: Any) -> None:
     before = seen(caller)
-    streams = [caller.stream("waiting", seconds=0.4, session_id="s1"), caller.stream("waiting", seconds=0.0, session_id="s2")]
+    streams = [
+        caller.stream("waiting", seconds=0.4, session_id="s1"),
+        caller.stream("waiting", seconds=0.0, session_id="s2"),
+    ]
     streams[1].rest()
     assert caller.eventually(lambda: seen(caller)["begun"] == before["begun"] + 2)
     late = caller.infer("waiting_unary", seconds=0.0, session_id="s1")

@@ -32,9 +32,9 @@ class ChannelPeer:
 class RoleChannel:
     """All activations of one orchestrator in one role process.
 
-    ``alive`` turns false for good when the process dies or refuses us: every open activation then fails at once with ``ROLE_DIED``
-    (or ``INTERNAL``), ``on_close`` is called once, and the role has to be attached again. Sinks are called on the loop's thread, where all methods must be
-    called, too.
+    ``alive`` turns false for good when the process dies or refuses us: every open activation then fails at once with
+    ``ROLE_DIED`` (or ``INTERNAL``), ``on_close`` is called once, and the role has to be attached again. Sinks are
+    called on the loop's thread, where all methods must be called, too.
     """
 
     def __init__(
@@ -81,8 +81,8 @@ class RoleChannel:
     ) -> int:
         """Start an activation; returns its serial for ``accept`` and ``cancel``.
 
-        ``inputs`` are wire values (``ValueEncoder.to_wire``), ``time_left`` is in seconds. ``sink`` gets the yields' fields still packed (``Encoded``);
-        on a dead channel its ``on_error`` is called in the loop's next iteration.
+        ``inputs`` are wire values (``ValueEncoder.to_wire``), ``time_left`` is in seconds. ``sink`` gets the yields'
+        fields still packed (``Encoded``); on a dead channel its ``on_error`` is called in the loop's next iteration.
         """
         self._serial += 1
         serial = self._serial
@@ -158,7 +158,8 @@ class RoleChannel:
         self._fail_all(ErrorCode.ROLE_DIED, self._death_notice())
 
     def _death_notice(self) -> str:
-        return f"the process of role {self.peer.model!r} ({self.peer.role}, pid {self.peer.pid}) died; it is being restarted, try again"
+        peer = self.peer
+        return f"the process of {peer.model!r} ({peer.role}, pid {peer.pid}) died; it is being restarted, try again"
 
     def _fail_all(self, code: ErrorCode, message: str) -> None:
         failed, self._open = self._open, {}

@@ -33,7 +33,10 @@ class RunningActivation(Protocol):
 
 
 class ActivationSink(Protocol):
-    """Where an activation's results go. Called on the loop's thread; ``ended`` or ``failed`` once, last. Deaf after a cancel."""
+    """Where an activation's results go.
+
+    Called on the loop's thread; ``ended`` or ``failed`` once, last. Deaf after a cancel.
+    """
 
     def yielded(self, fields: dict[str, WireValue]) -> None: ...
 
@@ -48,8 +51,8 @@ Starter = Callable[[wire.Start, ActivationSink], RunningActivation]
 class ActivationServer:
     """Listens on ``endpoint`` and runs what orchestrators start through ``start``, all on ``loop``.
 
-    An orchestrator first says who it is (``Hello``); when its process dies, its activations are cancelled. A frame that cannot be understood is
-    answered with ``Refuse`` and otherwise ignored.
+    An orchestrator first says who it is (``Hello``); when its process dies, its activations are cancelled. A frame
+    that cannot be understood is answered with ``Refuse`` and otherwise ignored.
     """
 
     def __init__(

@@ -17,8 +17,9 @@ _FRAMES_PER_TURN = 256
 class LoopSocket:
     """Calls ``on_frames`` with each message of ``socket`` on ``loop``; sends without blocking.
 
-    The descriptor of a ZMQ socket is edge triggered: it tells of an event once, and a send may swallow that. So everything there is
-    is read after every wake-up and after every send. All methods must be called on the loop's thread.
+    The descriptor of a ZMQ socket is edge triggered: it tells of an event once, and a send may swallow that. So
+    everything there is is read after every wake-up and after every send. All methods must be called on the loop's
+    thread.
     """
 
     def __init__(

@@ -1,7 +1,8 @@
 """Messages of the activation channel, and the frames they travel in.
 
-A frame is msgpack: ``[protocol version, [message, ...]]``; a message is an array that begins with its number. Values inside are
-packed by themselves (``omniflow_backend.triton.values``), so that an orchestrator hands them on without looking inside.
+A frame is msgpack: ``[protocol version, [message, ...]]``; a message is an array that begins with its number. Values
+inside are packed by themselves (``omniflow_backend.triton.values``), so that an orchestrator hands them on without
+looking inside.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ class Hello(msgspec.Struct, array_like=True, tag=0, frozen=True):
 class Start(msgspec.Struct, array_like=True, tag=1, frozen=True):
     """Run one activation of ``interface``.
 
-    ``serial`` names it on this channel. The role is at most ``window`` yields ahead of the accepts it got. ``time_left`` is in seconds.
-    ``scope`` is the call, for tensors that outlive the activation.
+    ``serial`` names it on this channel. The role is at most ``window`` yields ahead of the accepts it got.
+    ``time_left`` is in seconds. ``scope`` is the call, for tensors that outlive the activation.
     """
 
     serial: int
@@ -147,5 +148,6 @@ def _explain(frame: bytes, error: Exception) -> ProtocolError:
 def _check_version(version: int) -> None:
     if version != PROTOCOL_VERSION:
         raise ProtocolError(
-            f"the other side speaks channel protocol {version}, this one {PROTOCOL_VERSION}: install the same version of omniflow"
+            f"the other side speaks channel protocol {version}, this one {PROTOCOL_VERSION}: "
+            "install the same version of omniflow for both"
         )

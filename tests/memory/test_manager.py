@@ -95,6 +95,16 @@ def test_an_array_kept_after_closing_keeps_its_block(connect: Connect) -> None:
     assert client.statistics().references_of("client") == 0
 
 
+def test_one_of_several_arrays_kept_keeps_its_block_although_the_others_are_gone(connect: Connect) -> None:
+    client = connect("client")
+    opened = client.open(client.put_many([np.arange(100), np.arange(100)], "call"))
+    kept = opened.arrays[1]
+    opened.close()
+    client.release_scope("call")
+    client.put_many([np.zeros(100, np.int64)] * 2, "other")
+    assert kept.tolist() == list(range(100))
+
+
 def test_a_stale_handle_among_several_takes_no_reference(connect: Connect) -> None:
     client = connect("client")
     good, stale = client.put(np.zeros(4), "good"), client.put(np.zeros(4), "stale")

@@ -30,7 +30,7 @@ env:
 	@PYTHONPATH=tools python3 -m environment.build --environment "$(VENV)" --python "$(PYTHON)"
 
 bench: env
-	$(BIN)/python -m bench
+	$(BIN)/python tools/bench
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -76,8 +76,8 @@ class Asker:
 @pytest.fixture(scope="session")
 def llm() -> Iterator[Llm]:
     role = Llm(
-        context_length=512,
-        total_slots=4096,
+        context_length=256,
+        total_slots=2048,
         maximum_running=8,
         maximum_waiting=3,
         prefill_budget=64,

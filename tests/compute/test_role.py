@@ -105,7 +105,7 @@ class TestChat:
 
     def test_a_prompt_over_the_context_is_refused_with_both_lengths(self, llm: Llm, asker: Any) -> None:
         async def test() -> None:
-            with pytest.raises(BadInput, match=r"\d{4} tokens.*512 tokens"):
+            with pytest.raises(BadInput, match=r"\d{4} tokens.*256 tokens"):
                 await everything(chat(llm, "word " * 2000))
 
         asker.run(test)
@@ -193,7 +193,7 @@ class TestSession:
     def test_the_oldest_turns_are_left_out_when_the_context_is_full(self, llm: Llm, asker: Any) -> None:
         async def test() -> None:
             for number in range(4):
-                told = Turn(Message("user", f"{number} " + "word " * 150), Message("assistant", "Yes."))
+                told = Turn(Message("user", f"{number} " + "word " * 70), Message("assistant", "Yes."))
                 llm.history.commit("long", told)
             yields = await everything(chat(llm, QUESTION, Context("long"), sampling_parameters={"max_tokens": 4}))
             prompt = yields[-1]["done"]["prompt_tokens"]

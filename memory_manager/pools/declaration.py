@@ -121,7 +121,7 @@ class ParameterDeclaration:
     tiers: Mapping[Tier, int]
 
     def __post_init__(self) -> None:
-        if reasons := [*self._contradictions(), *self._tier_contradictions()]:
+        if reasons := self._contradictions() or self._tier_contradictions():
             raise DeclarationRefused(self.name, reasons)
 
     @property
@@ -179,8 +179,10 @@ class ParameterDeclaration:
 
     def slots(self, tier: Tier) -> int:
         """How many pages a tier holds."""
-        stride = self.page_nbytes if tier is Tier.L1 else self.page_stride
-        return self.tiers.get(tier, 0) // stride
+        return self.tiers.get(tier, 0) // self._stride(tier)
+
+    def _stride(self, tier: Tier) -> int:
+        return self.page_nbytes if tier is Tier.L1 else self.page_stride
 
     def _contradictions(self) -> list[str]:
         reasons = []
@@ -209,14 +211,10 @@ class ParameterDeclaration:
     def _tier_contradictions(self) -> list[str]:
         if not self.tiers:
             return ["it needs at least one tier"]
-        try:
-            page = self.page_stride
-        except (IndexError, ZeroDivisionError):
-            return []
         return [
-            f"{tier.name} has {show_size(nbytes)}, one page takes {show_size(page)}"
+            f"{tier.name} has {show_size(nbytes)}, one page takes {show_size(self._stride(tier))}"
             for tier, nbytes in self.tiers.items()
-            if nbytes < page
+            if nbytes < self._stride(tier)
         ]
 
 

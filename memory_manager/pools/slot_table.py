@@ -155,7 +155,13 @@ class SlotTable:
             self._rest(self._occupy(self._slots[tier][index], page, SlotState.COMPLETE))
 
     def detach(self, slot: Slot) -> None:
-        """The page is not in this slot any more; the slot is free as soon as nobody holds it."""
+        """The page is not in this slot any more; the slot is free as soon as nobody holds it.
+
+        A writer may not know, and goes on writing: its hold does not end by itself any more.
+        """
+        for holders in slot.holders:
+            if slot.writer in holders:
+                holders[slot.writer] = None
         copies = self._pages.get(slot.page, {})
         if copies.get(slot.tier) is slot:
             del copies[slot.tier]

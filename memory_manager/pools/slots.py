@@ -406,8 +406,6 @@ class SlotEngine:
         if slot.writer != holder:
             self.table.let_go(slot, holder, kind)
             return
-        # A late writer may still write: the page is lost to it, the slot is not given to anybody before it lets go.
         page = slot.page
-        slot.holders[kind][holder] = None
         self.table.detach(slot)
         self._wake(page)

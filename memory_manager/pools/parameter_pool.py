@@ -1,0 +1,58 @@
+"""One declared parameter on this node: the engine that decides, the tiers that keep, the threads that move."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from memory_manager.pools.declaration import ParameterDeclaration, Tier
+from memory_manager.pools.migration import LayoutConverter, Migrator
+from memory_manager.pools.requests import EvictionGuard, Outcome
+from memory_manager.pools.slots import SlotEngine
+from memory_manager.pools.tiers import ParameterTiers
+
+
+class ParameterPool:
+    """Ask `engine`, then call `pump`; call `pump` again after every `wake`, and at `engine.next_deadline`.
+
+    Args:
+        guard: what the cluster knows, see `EvictionGuard`.
+        converter: moves pages between arrangements.
+        wake: called from other threads when `pump` has something to do.
+    """
+
+    def __init__(
+        self,
+        tiers: ParameterTiers,
+        guard: EvictionGuard,
+        converter: LayoutConverter,
+        wake: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.tiers = tiers
+        self.engine = SlotEngine(tiers.capacities, guard, clock)
+        if tiers.recovered:
+            self.engine.restore(Tier.L3, tiers.recovered)
+        self._migrator = Migrator(tiers, converter, wake)
+
+    @property
+    def declaration(self) -> ParameterDeclaration:
+        """What was declared."""
+        return self.tiers.declaration
+
+    def pump(self) -> list[tuple[int, Outcome]]:
+        """Begin and end migrations, mind deadlines. Outcomes of requests that had to wait, by their number."""
+        for number, failure in self._migrator.take_ended():
+            if failure is None:
+                self.engine.finish_migration(number)
+            else:
+                self.engine.abort_migration(number, failure)
+        self.engine.expire()
+        for migration in self.engine.take_migrations():
+            self._migrator.start(migration)
+        return self.engine.take_outcomes()
+
+    def close(self) -> None:
+        """Stop moving, give memory back, close the file, which stays."""
+        self._migrator.close()
+        self.tiers.close()

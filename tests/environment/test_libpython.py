@@ -13,10 +13,17 @@ from omniflow_backend.serve import libpython
 from omniflow_backend.serve.libpython import LIBRARY, LibpythonMissing, libpython_directory, library_version, record
 
 
+OWN = libpython_directory() / LIBRARY
+
+
 @pytest.fixture
 def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A virtual environment with nothing recorded."""
+    """A virtual environment with nothing recorded, of an interpreter that has its own library."""
+    base = tmp_path / "base"
+    (base / "lib").mkdir(parents=True)
+    (base / "lib" / LIBRARY).symlink_to(OWN)
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    monkeypatch.setattr(sys, "base_prefix", str(base))
     return tmp_path
 
 
@@ -38,30 +45,29 @@ def test_the_library_found_is_of_this_very_version() -> None:
 
 
 def test_a_recorded_directory_comes_first(environment: Path) -> None:
-    own = libpython_directory()
     recorded = environment / "recorded"
     recorded.mkdir()
-    (recorded / LIBRARY).symlink_to(own / LIBRARY)
+    (recorded / LIBRARY).symlink_to(OWN)
     record(recorded)
     assert libpython_directory() == recorded
 
 
 @pytest.mark.parametrize("exists", [True, False])
 def test_a_recorded_directory_without_the_library_is_passed_over(environment: Path, exists: bool) -> None:
-    own = libpython_directory()
     recorded = environment / "recorded"
     if exists:
         recorded.mkdir()
         (recorded / LIBRARY).write_text("no library")
     record(recorded)
-    assert libpython_directory() == own
+    assert libpython_directory() != recorded
+    assert library_version(libpython_directory() / LIBRARY) == sys.hexversion
 
 
 def test_a_library_of_another_version_is_passed_over(environment: Path, of_another_version: Path) -> None:
-    own = libpython_directory()
     record(of_another_version)
     assert library_version(of_another_version / LIBRARY) == 0x030B00F0
-    assert libpython_directory() == own
+    assert libpython_directory() != of_another_version
+    assert library_version(libpython_directory() / LIBRARY) == sys.hexversion
 
 
 def test_without_any_the_error_names_the_version_the_places_and_the_remedy(

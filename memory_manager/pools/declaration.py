@@ -144,6 +144,12 @@ class ParameterDeclaration:
         return (*(len(dimension.labels) for dimension in self.dimensions), self.page_size, *self.slice_shape)
 
     @property
+    def stack_dimensions(self) -> tuple[int, ...]:
+        """Sizes of the dimensions that tell block stacks apart: outer ones, and slices that divide no axis."""
+        outer = [len(dimension.labels) for dimension in self.sub_names]
+        return (*outer, *(len(dimension.labels) for dimension in self.slice_dims if dimension.axis is None))
+
+    @property
     def page_nbytes(self) -> int:
         """Bytes of a page."""
         return math.prod(self.page_shape) * self.dtype.carrier.itemsize

@@ -9,14 +9,14 @@ import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol
 
 import numpy as np
 
-from memory_manager.pools.declaration import ParameterDeclaration, Tier
+from memory_manager.pools.conversion import LayoutConverter
+from memory_manager.pools.declaration import Tier
 from memory_manager.pools.errors import PageCorrupt
 from memory_manager.pools.files import PageFile
-from memory_manager.pools.paging import Arrangement, Array, PagedStorage, PageLayout
+from memory_manager.pools.paging import Arrangement, Array, PagedStorage, RegionLayout
 from memory_manager.pools.requests import Migration, MigrationFailure, PageId, SlotRef
 from memory_manager.pools.tiers import ParameterTiers
 
@@ -25,34 +25,21 @@ logger = logging.getLogger(__name__)
 _THREADS = 2
 
 
-class LayoutConverter(Protocol):
-    """Copies a page between two arrangements, straight into the destination, without memory of its own."""
-
-    def convert(self, source: Array, destination: Array, layout: ParameterDeclaration) -> None:
-        """`destination[...] = source`, for two views of one page with the same logical axes and other strides.
-
-        The axes are `layout.page_shape`: outer dimensions, slice dimensions, tokens, shape of a slice. Addresses and
-        strides are those of the arrays. Called from several threads, for different pages.
-        """
-
-
-class NumpyConverter:
-    """Any two arrangements in host memory."""
-
-    def convert(self, source: Array, destination: Array, layout: ParameterDeclaration) -> None:
-        np.copyto(destination, source, casting="no")
-
-
 class Migrator:
     """Executes the migrations of one parameter on threads of its own; what has ended waits in `take_ended`.
 
     Args:
+        converter: between L1 and the other tiers; not needed without L1.
         threads: 2 to 4 keep a disk busy.
         wake: called, from one of the threads, after every migration.
     """
 
     def __init__(
-        self, tiers: ParameterTiers, converter: LayoutConverter, wake: Callable[[], None], threads: int = _THREADS
+        self,
+        tiers: ParameterTiers,
+        converter: LayoutConverter | None,
+        wake: Callable[[], None],
+        threads: int = _THREADS,
     ) -> None:
         self._tiers = tiers
         self._converter = converter
@@ -104,8 +91,12 @@ class Migrator:
             self._file.write(destination.position, migration.becomes, self._to_write(source))
         elif source.tier is Tier.L3:
             self._read(source, migration.page, destination)
+        elif source.tier is destination.tier:
+            np.copyto(self._page(destination), self._page(source))
+        elif source.tier is Tier.L1:
+            self._convert.store(source.position, self._page(destination))
         else:
-            self._convert(self._page(source), self._page(destination))
+            self._convert.load(self._page(source), destination.position)
 
     @property
     def _file(self) -> PageFile:
@@ -113,11 +104,17 @@ class Migrator:
             raise OSError(errno.EBADF, "the page file is closed")
         return self._tiers.file
 
+    @property
+    def _convert(self) -> LayoutConverter:
+        if self._converter is None:
+            raise ValueError(f"parameter {self._tiers.declaration.name!r} has no L1, so that nothing is converted")
+        return self._converter
+
     def _to_write(self, source: SlotRef) -> Array:
         if source.tier is Tier.L2:
             return self._tiers.storages[Tier.L2].raw(source.position)
         staged = self._staged()
-        self._convert(self._page(source), staged.page(0))
+        self._convert.store(source.position, staged.page(0))
         return staged.raw(0)
 
     def _read(self, source: SlotRef, page: PageId, destination: SlotRef) -> None:
@@ -126,19 +123,16 @@ class Migrator:
             return
         staged = self._staged()
         self._file.read(source.position, page, staged.raw(0))
-        self._convert(staged.page(0), self._page(destination))
+        self._convert.load(staged.page(0), destination.position)
 
     def _page(self, slot: SlotRef) -> Array:
         return self._tiers.storages[slot.tier].page(slot.position)
-
-    def _convert(self, source: Array, destination: Array) -> None:
-        self._converter.convert(source, destination, self._tiers.declaration)
 
     def _staged(self) -> PagedStorage:
         """Room for one page of a file, aligned; one for each thread, made once."""
         staged: PagedStorage | None = getattr(self._staging, "page", None)
         if staged is None:
-            layout = PageLayout(self._tiers.declaration, Arrangement.PAGE_MAJOR, 1)
+            layout = RegionLayout(self._tiers.declaration, Arrangement.PAGE_MAJOR, 1)
             staged = PagedStorage(np.frombuffer(mmap.mmap(-1, layout.nbytes), np.uint8), layout)
             self._staging.page = staged
         return staged

@@ -33,7 +33,7 @@ class Stretch:
 
 
 @dataclass(frozen=True, slots=True)
-class PageLayout:
+class RegionLayout:
     """Index arithmetic of one region: `slots` pages of a parameter in one arrangement. Pure; knows no memory.
 
     The logical axes are the same in every arrangement: page, outer dimensions, slice dimensions, token, slice shape.
@@ -62,8 +62,7 @@ class PageLayout:
         declaration, itemsize = self.declaration, self.declaration.dtype.carrier.itemsize
         if self.arrangement is Arrangement.PAGE_MAJOR:
             return (declaration.page_stride, *_dense(declaration.page_shape, itemsize))
-        whole = [len(dimension.labels) for dimension in declaration.slice_dims if dimension.axis is None]
-        outer = [*(len(dimension.labels) for dimension in declaration.sub_names), *whole]
+        outer = declaration.stack_dimensions
         dense = _dense((*outer, self.slots, declaration.page_size, *declaration.shape), itemsize)
         page, token, *inner = dense[len(outer) :]
         undivided = iter(dense[len(declaration.sub_names) : len(outer)])
@@ -122,7 +121,7 @@ class PagedStorage:
             when it is.
     """
 
-    def __init__(self, memory: Array, layout: PageLayout) -> None:
+    def __init__(self, memory: Array, layout: RegionLayout) -> None:
         if memory.nbytes < layout.nbytes:
             raise ValueError(
                 f"a region of {memory.nbytes} bytes cannot hold {layout.slots} pages ({layout.nbytes} bytes)"
@@ -147,6 +146,18 @@ class PagedStorage:
             KeyError: for labels that the declaration does not have.
         """
         return self._array(self.layout.stack(sub_names, slices))
+
+    def blocks(self) -> Array:
+        """The whole region as `[outer..., undivided slices..., page, token, *shape]`; block stacks only.
+
+        Raises:
+            ValueError: if the region has another arrangement.
+        """
+        if self.layout.arrangement is not Arrangement.BLOCK_STACK:
+            raise ValueError("pages that lie in one piece are no block stacks")
+        declaration = self.layout.declaration
+        shape = (*declaration.stack_dimensions, self.layout.slots, declaration.page_size, *declaration.shape)
+        return np.ndarray(shape, declaration.dtype.carrier, self._memory)
 
     def page(self, page: int) -> Array:
         """A whole page with the logical axes of its layout (outer dimensions, slices, token, slice shape).

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from memory_manager.pools.conversion import converter_for
 from memory_manager.pools.declaration import ParameterDeclaration, Tier
-from memory_manager.pools.migration import LayoutConverter, Migrator
+from memory_manager.pools.migration import Migrator
 from memory_manager.pools.requests import EvictionGuard, Outcome
 from memory_manager.pools.slots import SlotEngine
 from memory_manager.pools.tiers import ParameterTiers
@@ -17,7 +18,6 @@ class ParameterPool:
 
     Args:
         guard: what the cluster knows, see `EvictionGuard`.
-        converter: moves pages between arrangements.
         wake: called from other threads when `pump` has something to do.
     """
 
@@ -25,7 +25,6 @@ class ParameterPool:
         self,
         tiers: ParameterTiers,
         guard: EvictionGuard,
-        converter: LayoutConverter,
         wake: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -33,7 +32,8 @@ class ParameterPool:
         self.engine = SlotEngine(tiers.capacities, guard, clock)
         if tiers.recovered:
             self.engine.restore(Tier.L3, tiers.recovered)
-        self._migrator = Migrator(tiers, converter, wake)
+        stacks = tiers.storages.get(Tier.L1)
+        self._migrator = Migrator(tiers, None if stacks is None else converter_for(stacks), wake)
 
     @property
     def declaration(self) -> ParameterDeclaration:

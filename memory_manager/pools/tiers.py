@@ -11,7 +11,7 @@ from memory_manager.devices.memory import DeviceMemory, Region
 from memory_manager.pools.declaration import Machine, ParameterDeclaration, Recomputation, Tier
 from memory_manager.pools.errors import DeclarationRefused, PageFileUnusable
 from memory_manager.pools.files import FileDisk, PageFile
-from memory_manager.pools.paging import PagedStorage, PageLayout, arrangement_of
+from memory_manager.pools.paging import PagedStorage, RegionLayout, arrangement_of
 
 
 class ParameterTiers:
@@ -73,7 +73,7 @@ class ParameterTiers:
             self.file = None
 
     def _add_memory(self, tier: Tier, memory: DeviceMemory) -> None:
-        layout = PageLayout(self.declaration, arrangement_of(tier), self.declaration.slots(tier))
+        layout = RegionLayout(self.declaration, arrangement_of(tier), self.declaration.slots(tier))
         region = memory.allocate(layout.nbytes, prefault=False)
         self.regions[tier] = region
         export = region.export()

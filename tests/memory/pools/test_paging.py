@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from memory_manager.pools.declaration import PAGE_ALIGNMENT, ElementType, Tier
-from memory_manager.pools.paging import Arrangement, PagedStorage, PageLayout
+from memory_manager.pools.paging import Arrangement, PagedStorage, RegionLayout
 from tests.memory.pools.pages import LAYERS, PAGE, declare
 
 SLOTS = 5
@@ -18,7 +18,7 @@ DECLARATION = declare({Tier.L1: SLOTS * 8192})
 
 
 def storage(arrangement: Arrangement) -> tuple[np.ndarray[Any, Any], PagedStorage]:
-    layout = PageLayout(DECLARATION, arrangement, SLOTS)
+    layout = RegionLayout(DECLARATION, arrangement, SLOTS)
     memory = np.zeros(layout.nbytes, np.uint8)
     return memory, PagedStorage(memory, layout)
 
@@ -93,7 +93,7 @@ def test_views_of_read_only_memory_are_read_only() -> None:
 
 
 def test_types_that_numpy_lacks_are_carried_as_bits() -> None:
-    layout = PageLayout(declare({Tier.L1: 8192}, dtype=ElementType.BFLOAT16), Arrangement.BLOCK_STACK, 1)
+    layout = RegionLayout(declare({Tier.L1: 8192}, dtype=ElementType.BFLOAT16), Arrangement.BLOCK_STACK, 1)
     view = PagedStorage(np.zeros(layout.nbytes, np.uint8), layout).view(("0",), 0, ("k", "left"))
     assert view.dtype == np.uint16
 

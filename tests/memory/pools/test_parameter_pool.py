@@ -14,7 +14,6 @@ import pytest
 from memory_manager.devices.cpu import CpuMemory, available_bytes
 from memory_manager.pools.declaration import Machine, Recomputation, Tier
 from memory_manager.pools.errors import DeclarationRefused
-from memory_manager.pools.migration import NumpyConverter
 from memory_manager.pools.paging import Array
 from memory_manager.pools.parameter_pool import ParameterPool
 from memory_manager.pools.requests import Access, Grant, Granted, Holder, NodeAlone, Outcome, Want
@@ -35,7 +34,7 @@ class Pool:
         self.path = directory / page_file_name(declaration)
         tiers = ParameterTiers(declaration, memory, memory, directory, this_machine(directory, available_bytes()))
         guard = NodeAlone(recomputation is Recomputation.RECOMPUTABLE)
-        self.pool = ParameterPool(tiers, guard, NumpyConverter(), self.woken.set)
+        self.pool = ParameterPool(tiers, guard, self.woken.set)
         self.engine = self.pool.engine
 
     def ask(self, *wants: Want, holder: Holder = ME, seconds: float = 10.0) -> Outcome:

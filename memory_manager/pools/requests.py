@@ -89,6 +89,7 @@ class Obstacle(Enum):
     NO_SPACE = "no slot became free that could be used safely"
     WRITER = "another client was still writing one of the pages"
     MIGRATION = "a page was still on its way"
+    GIVEN_UP = "its holder released the pages, or is gone"
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,10 +122,10 @@ class SlotEngine:
         return request.number
 
     def cancel(self, number: int) -> None:
-        """The request is not waited for any more: it gets no outcome and holds nothing."""
+        """The request is not waited for any more: it is refused, and holds nothing."""
         request = self._waiting.get(number)
         if request is not None:
-            self._withdraw(request)
+            self._refuse(request, Obstacle.GIVEN_UP)
             self._settle()
 
     def finish_write(self, holder: Holder, reference: SlotRef) -> None:
@@ -149,13 +149,13 @@ class SlotEngine:
         self._settle()
 
     def release(self, holder: Holder, pages: Collection[PageId] | None = None) -> None:
-        """The holder holds these pages (all, if `None`) no more, and waits for none of them.
+        """The holder holds these pages (all, if `None`) no more, and does not wait for any of them. Idempotent.
 
-        What it was writing there is aborted. Idempotent.
+        What it was writing there is aborted, and its requests that wait for one of them are refused.
         """
         for request in [request for request in self._waiting.values() if request.holder == holder]:
             if pages is None or not request.wants.keys().isdisjoint(pages):
-                self._withdraw(request)
+                self._refuse(request, Obstacle.GIVEN_UP)
         for slot in self.table.held_by(holder):
             if pages is None or slot.page in pages:
                 self._let_go(slot, holder)
@@ -164,7 +164,7 @@ class SlotEngine:
     def drop_client(self, client: bytes) -> None:
         """The client is gone: everything it held is let go, nothing else."""
         for request in [request for request in self._waiting.values() if request.holder.client == client]:
-            self._withdraw(request)
+            self._refuse(request, Obstacle.GIVEN_UP)
         for holder in self.table.holders_of(client):
             for slot in self.table.held_by(holder):
                 self._let_go(slot, holder)
@@ -352,7 +352,7 @@ class SlotEngine:
     def _refuse(self, request: Request, obstacle: Obstacle) -> None:
         tier = request.tier or self.table.tiers[0]
         self._withdraw(request)
-        self.counters.refused_requests += 1
+        self.counters.refused_requests += obstacle is not Obstacle.GIVEN_UP
         refused = Refused(obstacle, tier, request.asked, self.table.held(tier), self.table.free(tier))
         self._outcomes.append((request.number, refused))
 

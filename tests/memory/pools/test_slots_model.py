@@ -20,6 +20,7 @@ from memory_manager.pools.requests import (
     Holder,
     Migration,
     MigrationFailure,
+    Obstacle,
     Refused,
     Want,
 )
@@ -116,7 +117,10 @@ class SlotsModel(RuleBasedStateMachine):
     def collect(self) -> None:
         """What the engine tells after every event."""
         for number, outcome in self.engine.take_outcomes():
-            self.receive(self.pending.pop(number), outcome)
+            if isinstance(outcome, Refused) and outcome.obstacle is Obstacle.GIVEN_UP:
+                assert number not in self.pending
+            else:
+                self.receive(self.pending.pop(number), outcome)
         for migration in self.engine.take_migrations():
             assert self.bytes[self.place(migration.source)] == migration.page
             self.bytes[self.place(migration.destination)] = GARBAGE

@@ -12,7 +12,6 @@ import pytest
 from omniflow_backend.serve import libpython
 from omniflow_backend.serve.libpython import LIBRARY, LibpythonMissing, libpython_directory, library_version, record
 
-
 OWN = libpython_directory() / LIBRARY
 
 

@@ -13,12 +13,6 @@ _NAME = re.compile(rf"^{_PREFIX}-(\d+)-(\d+)-")
 _SHARED_MEMORY = Path("/dev/shm")
 
 
-def owned_name(suffix: str) -> str:
-    """``omniflow-<pid>-<start time>-<suffix>`` of this process."""
-    pid = os.getpid()
-    return f"{_PREFIX}-{pid}-{_start_time(pid)}-{suffix}"
-
-
 def owner_is_gone(name: str) -> bool:
     """Whether ``name`` is ours and the process that made it has ended."""
     found = _NAME.match(name)
@@ -29,8 +23,14 @@ def owner_is_gone(name: str) -> bool:
 
 
 def make_runtime_directory() -> Path:
-    """A private directory with a short path, for sockets."""
-    return Path(tempfile.mkdtemp(prefix=owned_name("")))
+    """A private directory with a short path, for sockets: ``omniflow-<pid>-<start time>-<random>`` of this process."""
+    pid = os.getpid()
+    return Path(tempfile.mkdtemp(prefix=f"{_PREFIX}-{pid}-{_start_time(pid)}-"))
+
+
+def shared_memory_prefix(runtime: Path) -> str:
+    """What the names of a deployment's shared memory begin with: a process may have several deployments."""
+    return f"{runtime.name}-"
 
 
 def remove_leftovers() -> list[Path]:

@@ -15,13 +15,19 @@ from typing import TypeVar
 from omniflow_backend.errors import OmniFlowError
 from omniflow_backend.serve.echo_test import ECHO_MODEL, check_echo, echo_directory
 from omniflow_backend.serve.health import Health, HealthServer
-from omniflow_backend.serve.identity import make_runtime_directory, owned_name, remove_leftovers, remove_shared_memory
+from omniflow_backend.serve.identity import (
+    make_runtime_directory,
+    remove_leftovers,
+    remove_shared_memory,
+    shared_memory_prefix,
+)
 from omniflow_backend.serve.memory_manager_process import start_memory_manager
 from omniflow_backend.serve.processes import Children, StartFailed
 from omniflow_backend.serve.redis_server import REDIS_URL, answers, given_redis, redis_url, start_redis
 from omniflow_backend.serve.services import KeptService
-from omniflow_backend.serve.supervisor import RestartPolicy, Supervisor
+from omniflow_backend.serve.supervisor import ModelState, RestartPolicy, Supervisor
 from omniflow_backend.serve.triton_server import TritonOptions, TritonServer, start_triton
+from omniflow_backend.triton.cancel_watch import announce_stop
 from omniflow_backend.triton.memory import MEMORY_SOCKET
 from omniflow_backend.triton.repository import ModelDirectory, workflow_directories, write_repository
 from omniflow_backend.triton.stub_process import PYTHON_PATH, RUNTIME_DIRECTORY
@@ -75,7 +81,6 @@ class Deployment:
         self.options = options
         self.runtime: Path | None = None
         self.endpoints: Endpoints | None = None
-        self._prefix = owned_name("")
         self._children: Children | None = None
         self._redis_url: str | None = None
         self._services: list[KeptService] = []
@@ -115,14 +120,15 @@ class Deployment:
             self._health.stop()
         if self._supervisor is not None:
             self._supervisor.stop()
-        if self._triton is not None:
+        if self._triton is not None and self.runtime is not None:
+            announce_stop(self.runtime)
             self._triton.child.stop(self.options.triton.exit_timeout + _STOP_SECONDS)
         for service in reversed(self._services):
             service.stop(_STOP_SECONDS)
         if self._children is not None:
             self._children.close()
-        remove_shared_memory(self._prefix)
         if self.runtime is not None:
+            remove_shared_memory(shared_memory_prefix(self.runtime))
             shutil.rmtree(self.runtime, ignore_errors=True)
         self._health = self._supervisor = self._triton = self._children = None
         self.runtime = self.endpoints = self._redis_url = None
@@ -135,13 +141,21 @@ class Deployment:
             **{service.name: service.alive for service in self._services},
             "redis": self._redis_url is not None and answers(self._redis_url),
         }
-        return Health(self._supervisor.statuses() if self._supervisor is not None else [], services)
+        statuses = self._supervisor.statuses() if self._supervisor is not None else []
+        for status in statuses:
+            # Of a process that is not ours to watch only Triton can tell.
+            if status.pid is None and status.state is ModelState.READY and not self._serves(status.model):
+                status.state, status.reason = ModelState.FAILED, "Triton does not serve it"
+        return Health(statuses, services)
 
     def wait(self) -> None:
         """Block until Triton ends by itself. Raises ``StartFailed`` with the end of its log."""
         triton = _running(self._triton).child
         triton.process.wait()
         raise triton.failed(f"the server ended with status {triton.process.returncode}")
+
+    def _serves(self, model: str) -> bool:
+        return self._triton is not None and self._triton.control.model_ready(model)
 
     def service(self, name: str) -> KeptService:
         """``redis`` or ``memory_manager``. Raises ``OmniFlowError`` when the deployment has none of its own."""
@@ -171,7 +185,7 @@ class Deployment:
             [generated, *options.repositories],
             models,
             self._environment(runtime),
-            self._prefix,
+            shared_memory_prefix(runtime),
             options.triton,
         )
         check_echo(self._triton.control)

@@ -1,13 +1,23 @@
-"""Finding out which clients have gone: Triton tells only who asks, and asking costs 30 microseconds."""
+"""Finding out which requests nobody waits for any more: their clients have gone, or the server is to stop.
+
+Triton tells only who asks, and asking costs 30 microseconds.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Protocol
 
 from omniflow_backend.errors import ErrorCode
 
 _LOOK_EVERY_SECONDS = 0.2
+_STOPPING = "stopping"
+
+
+def announce_stop(runtime: Path) -> None:
+    """Tell all models of a deployment to end what is open."""
+    (runtime / _STOPPING).touch()
 
 
 class OpenRequest(Protocol):
@@ -24,10 +34,15 @@ class OpenRequest(Protocol):
 
 
 class CancelWatch:
-    """Looks at every open request five times a second. Runs on the loop's thread."""
+    """Looks at every open request five times a second. Runs on the loop's thread.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    When the deployment is to stop (``announce_stop``), all are ended: Triton would wait for them, and never let the
+    models end in order.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, runtime: Path) -> None:
         self._loop = loop
+        self._stopping = runtime / _STOPPING
         self._open: set[OpenRequest] = set()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -46,10 +61,15 @@ class CancelWatch:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._end_all("the model is being unloaded")
+
+    def _end_all(self, reason: str) -> None:
         for request in list(self._open):
-            request.end_early(ErrorCode.UNAVAILABLE, "the model is being unloaded")
+            request.end_early(ErrorCode.UNAVAILABLE, reason)
 
     def _look(self) -> None:
+        if self._stopping.exists():
+            self._end_all("the server is stopping")
         for request in list(self._open):
             if request.client_has_gone:
                 request.end_early(ErrorCode.CANCELLED, "the client has gone")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
@@ -54,3 +54,11 @@ class LoopThread:
                 self.loop.run_until_complete(asyncio.wait(tasks, timeout=1.0))
             self.loop.run_until_complete(self.loop.shutdown_asyncgens())
             self.loop.close()
+
+
+def end_threads(executor: ThreadPoolExecutor, timeout: float) -> bool:
+    """Drop what is queued and wait for what runs; false when it has not ended after ``timeout`` seconds."""
+    waiter = threading.Thread(target=executor.shutdown, kwargs={"cancel_futures": True}, daemon=True)
+    waiter.start()
+    waiter.join(timeout)
+    return not waiter.is_alive()

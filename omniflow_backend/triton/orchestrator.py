@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,14 +21,13 @@ from omniflow_backend.triton import bls
 from omniflow_backend.triton.attachment import ATTACH, ATTACHED, Attachment
 from omniflow_backend.triton.links import RoleLink
 from omniflow_backend.triton.memory import MemoryManagerStore
+from omniflow_backend.triton.replicas import Replicas
 from omniflow_backend.triton.repository import replica_names
 from omniflow_backend.triton.role_surface import RoleSurface
 from omniflow_backend.triton.tensors import NoTensor, strings, to_array, to_value
 from omniflow_backend.triton.values import Encoded, TensorStore, ValueEncoder, WireValue
 
 log = logging.getLogger(__name__)
-
-_REMEMBERED_SESSIONS = 100_000
 
 
 @dataclass(slots=True)
@@ -56,12 +54,7 @@ class _CallState:
 
 
 class TritonExecutor:
-    """The orchestrator's ``Executor``: starts every activation where its node is served.
-
-    A role with replicas: all activations of one call at one node go to the replica of the first, which is the least
-    busy one at that time. Nodes that update session state (``SessionLoadBalance``) stay on their session's replica
-    while it lives.
-    """
+    """The orchestrator's ``Executor``: starts every activation where its node is served."""
 
     def __init__(
         self,
@@ -74,19 +67,17 @@ class TritonExecutor:
         self._store = store
         self._loop = loop
         self._calls: dict[str, _CallState] = {}
-        self._sessions: OrderedDict[tuple[str, str], RoleLink] = OrderedDict()
         self._keeps_tensors = store is not None and any(_may_be_big(node) for node in plan.nodes)
         self._count_fields = {
             node.index: frozenset(count.output for _, count in node.count_routes if count.output is not None)
             for node in plan.nodes
         }
-        self._links: dict[str, list[RoleLink]] = {}
+        self._roles: dict[str, Replicas[RoleLink]] = {}
         for role in plan.roles.values():
             decoupled = RoleSurface.of(role.role.interfaces).decoupled
             attach = attach_decoupled if decoupled else _attach
-            self._links[role.name] = [
-                RoleLink(model, runtime, attach, loop, context) for model in replica_names(role.name, role.replicas)
-            ]
+            models = replica_names(role.name, role.replicas)
+            self._roles[role.name] = Replicas([RoleLink(model, runtime, attach, loop, context) for model in models])
 
     def start(
         self, node: PlannedNode, run: RunningCall, request: ActivationRequest, sink: ActivationSink
@@ -101,7 +92,9 @@ class TritonExecutor:
         if counts:
             sink = _CountReadingSink(sink, counts)
         inputs = {name: call.to_wire(value) for name, value in request.inputs.items()}
-        return self._link(node, run).start(request, inputs, call.scope, sink)
+        session = run.session_id if node.spec.load_balance is not None else None
+        link = self._roles[node.role].choose(node.name, run.replicas, session)
+        return link.start(request, inputs, call.scope, sink)
 
     def call_ended(self, run: RunningCall) -> None:
         """Release the tensors of the call."""
@@ -111,8 +104,8 @@ class TritonExecutor:
 
     def close(self) -> None:
         """Disconnect from all roles."""
-        for links in self._links.values():
-            for link in links:
+        for replicas in self._roles.values():
+            for link in replicas:
                 link.close()
 
     def _call(self, run: RunningCall) -> _CallState:
@@ -123,26 +116,6 @@ class TritonExecutor:
                 self._store.open_scope(scope)
             call = self._calls[run.key] = _CallState(scope, ValueEncoder(self._store, scope))
         return call
-
-    def _link(self, node: PlannedNode, run: RunningCall) -> RoleLink:
-        assert node.role is not None
-        links = self._links[node.role]
-        if len(links) == 1:
-            return links[0]
-        chosen: RoleLink | None = run.replicas.get(node.name)
-        if chosen is not None:
-            return chosen
-        session = (run.session_id, node.name) if run.session_id and node.spec.load_balance is not None else None
-        if session is not None:
-            chosen = self._sessions.pop(session, None)
-        if chosen is None or chosen.lost:
-            chosen = min(links, key=lambda link: (link.lost, link.load))
-        if session is not None:
-            self._sessions[session] = chosen
-            if len(self._sessions) > _REMEMBERED_SESSIONS:
-                self._sessions.popitem(last=False)
-        run.replicas[node.name] = chosen
-        return chosen
 
 
 def unpack(value: Any, store: TensorStore | None) -> Any:

@@ -5,6 +5,7 @@ The only module that touches ``triton_python_backend_utils``, which exists in Tr
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from omniflow_backend.triton.tensors import Array, strings
 
 log = logging.getLogger(__name__)
 
+_TRITONS_OWN = ("triton_", "binary_data", "sequence_", "headers")
 _FINAL = pb.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 _TRITON_CODES = {
     ErrorCode.BAD_INPUT: "INVALID_ARG",
@@ -29,11 +31,15 @@ _TRITON_CODES = {
 
 @dataclass(frozen=True, slots=True)
 class ClientRequest:
-    """What a client sent. Tensors are copies: Triton frees the request when ``execute`` returns."""
+    """What a client sent. Tensors are copies: Triton frees the request when ``execute`` returns.
+
+    ``parameters`` are names of request parameters; ``/generate`` makes one of every JSON field that is no input.
+    """
 
     request_id: str
     correlation_id: str
     tensors: Mapping[str, Array]
+    parameters: tuple[str, ...]
     responder: Responder
 
     @classmethod
@@ -44,6 +50,7 @@ class ClientRequest:
             request_id=request.request_id(),
             correlation_id=str(correlation) if correlation else "",
             tensors={tensor.name(): np.array(tensor.as_numpy()) for tensor in request.inputs()},
+            parameters=tuple(name for name in json.loads(request.parameters()) if not name.startswith(_TRITONS_OWN)),
             responder=Responder(request.get_response_sender()),
         )
 

@@ -13,6 +13,7 @@ import logging
 import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import zmq
@@ -23,7 +24,7 @@ from omniflow_backend.triton.attachment import ATTACH, ATTACHED, Attachment
 from omniflow_backend.triton.cancel_watch import CancelWatch
 from omniflow_backend.triton.channel.server import ActivationServer
 from omniflow_backend.triton.direct import DirectAnswer, read_inputs
-from omniflow_backend.triton.loop_thread import LoopThread
+from omniflow_backend.triton.loop_thread import LoopThread, end_threads
 from omniflow_backend.triton.memory import MemoryManagerStore
 from omniflow_backend.triton.references import resolve
 from omniflow_backend.triton.registration import Registration, channel_endpoint
@@ -36,7 +37,7 @@ log = logging.getLogger(__name__)
 
 prepare_stub_process()
 
-_STOP_SECONDS = 5.0
+_STOP_SECONDS = 3.0
 _NO_LIMIT = 2**62
 
 
@@ -59,7 +60,7 @@ class TritonPythonModel:
         self._context = zmq.Context[zmq.Socket[bytes]]()
         self._threads = ThreadPoolExecutor(max_workers=role_class.threads, thread_name_prefix=f"role-{self._model}")
         self._loop = LoopThread(f"loop-{self._model}")
-        self._loop.call(self._listen, channel_endpoint(runtime, self._model))
+        self._loop.call(self._listen, runtime)
         self._attachment = Attachment.of_this_process(
             self._model, role_class.__name__, self._server.endpoint, sorted(role_class.interfaces)
         )
@@ -76,19 +77,28 @@ class TritonPythonModel:
                 fail_request(request, error)
 
     def finalize(self) -> None:
-        """Cancel what runs and end all threads."""
+        """Cancel what runs, end all threads, close the role.
+
+        A function that does not come back would keep this process, and with it the server, from ending: then the
+        process ends itself.
+        """
         self._loop.call(self._shut)
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        came_back = end_threads(self._threads, _STOP_SECONDS)
         self._loop.stop(_STOP_SECONDS)
         self._context.destroy(linger=0)
         if self._store is not None:
             self._store.close()
         self._role.close()
+        if not came_back:
+            log.error("a function of role %s did not end when it was cancelled; its process is ended", self._model)
+            logging.shutdown()
+            os._exit(1)
 
-    def _listen(self, endpoint: str) -> None:
+    def _listen(self, runtime: Path) -> None:
         loop = asyncio.get_running_loop()
+        endpoint = channel_endpoint(runtime, self._model)
         self._host = RoleHost(self._role, loop, self._threads)
-        self._watch = CancelWatch(loop)
+        self._watch = CancelWatch(loop, runtime)
         self._server = ActivationServer(endpoint, RoleActivations(self._host, self._store).start, loop, self._context)
 
     def _shut(self) -> None:

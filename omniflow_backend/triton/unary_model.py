@@ -59,7 +59,7 @@ class TritonPythonModel:
 
         def connect() -> None:
             loop = asyncio.get_running_loop()
-            self._watch = CancelWatch(loop)
+            self._watch = CancelWatch(loop, runtime)
             self._link = RoleLink(self._plan.name, runtime, attach_decoupled, loop, self._context)
 
         self._loop.call(connect)

@@ -111,6 +111,10 @@ class ValueEncoder:
         return msgspec.msgpack.Ext(_ARRAY, msgspec.msgpack.encode((value.dtype.str, value.shape, value.tobytes())))
 
 
+class _HasHandle(Exception):
+    """Most messages have no handle: they are read by a decoder that does not look for them."""
+
+
 class _Handle:
     """Stands for a tensor until all handles of a message are opened together."""
 
@@ -125,20 +129,27 @@ def decode_fields(fields: Mapping[str, WireValue], store: TensorStore | None) ->
 
     All handles are opened in one request to the store. Raises ``UnreadableValue`` that names the field.
     """
+    try:
+        return _decode_all(fields, _decoder_without_handles)
+    except _HasHandle:
+        pass
     handles: list[bytes] = []
     decoder = msgspec.msgpack.Decoder(ext_hook=lambda code, data: _read_extension(code, data, handles))
+    values = _decode_all(fields, decoder)
+    if store is None:
+        raise UnreadableValue("a tensor came as a handle, but this process has no connection to a memory manager")
+    arrays = store.open(handles)
+    return {name: _place(value, arrays) for name, value in values.items()}
+
+
+def _decode_all(fields: Mapping[str, WireValue], decoder: msgspec.msgpack.Decoder[Any]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for name, wire in fields.items():
         try:
             values[name] = _read(wire, decoder)
         except (msgspec.DecodeError, UnicodeDecodeError, ValueError, TypeError) as error:
             raise UnreadableValue(f"field {name!r} cannot be read: {error}") from None
-    if not handles:
-        return values
-    if store is None:
-        raise UnreadableValue("a tensor came as a handle, but this process has no connection to a memory manager")
-    arrays = store.open(handles)
-    return {name: _place(value, arrays) for name, value in values.items()}
+    return values
 
 
 def _read(wire: WireValue, decoder: msgspec.msgpack.Decoder[Any]) -> Any:
@@ -147,14 +158,19 @@ def _read(wire: WireValue, decoder: msgspec.msgpack.Decoder[Any]) -> Any:
     return [_read(item, decoder) for item in wire]
 
 
-def _read_extension(code: int, data: memoryview, handles: list[bytes]) -> Any:
+def _read_extension(code: int, data: memoryview, handles: list[bytes] | None) -> Any:
     if code == _HANDLE:
+        if handles is None:
+            raise _HasHandle
         handles.append(bytes(data))
         return _Handle(len(handles) - 1)
     if code != _ARRAY:
         raise ValueError(f"unknown kind of value {code}")
     dtype, shape, raw = msgspec.msgpack.decode(data)
     return np.frombuffer(raw, dtype=dtype).reshape(shape)
+
+
+_decoder_without_handles = msgspec.msgpack.Decoder(ext_hook=lambda code, data: _read_extension(code, data, None))
 
 
 def _place(value: Any, arrays: Sequence[Array]) -> Any:

@@ -41,6 +41,9 @@ class CallRequest:
     @classmethod
     def read(cls, plan: Plan, request: ClientRequest) -> CallRequest:
         """From a Triton request. Raises ``BadInput`` that names the input."""
+        if request.parameters:
+            known = ", ".join([*plan.placeholders, *sorted(_CONTROLS - {ATTACH})])
+            raise BadInput(f"workflow {plan.name!r} has no input {request.parameters[0]!r}; it has {known}")
         inputs = {
             name: to_value(array, plan.placeholders[name].type, name)
             for name, array in request.tensors.items()

@@ -58,7 +58,7 @@ class TritonPythonModel:
             loop = asyncio.get_running_loop()
             self._executor = TritonExecutor(self._plan, runtime, self._store, loop, self._context)
             self._dispatcher = Dispatcher(self._plan, self._executor, loop)
-            self._watch = CancelWatch(loop)
+            self._watch = CancelWatch(loop, runtime)
             front = FrontCalls(self._plan, self._dispatcher, self._store)
             self._server = ActivationServer(endpoint, front.start, loop, self._context)
 

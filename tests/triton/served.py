@@ -150,9 +150,16 @@ class Unloadable(Role):
         if os.path.exists(self.options["while_exists"]):
             raise RuntimeError("the weights are not there")
 
-    @interface(inputs={"look": Bool}, outputs={"pid": Int})
-    async def pid(self, ctx: ActivationContext, look: bool) -> dict[str, Any]:
-        return {"pid": os.getpid()}
+    def close(self) -> None:
+        with open(self.options["while_exists"] + ".closed", "w") as file:
+            file.write("closed")
+
+    @interface(inputs={"seconds": Float}, outputs={"text": Text})
+    def hog(self, ctx: ActivationContext, seconds: float) -> dict[str, Any]:
+        """Does not care about being cancelled."""
+        with open(self.options["while_exists"] + ".begun", "w"):
+            time.sleep(seconds)
+        return {"text": "done"}
 
 
 class Source(Role):

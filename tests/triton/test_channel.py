@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +42,24 @@ class RoleProcess:
         self.peer = ChannelPeer("counter", "Counter", self.process.pid, endpoint)
 
 
-@pytest.fixture
-def role(tmp_path: Path) -> Iterator[RoleProcess]:
-    process = RoleProcess(f"ipc://{tmp_path}/channel-counter")
+@contextmanager
+def role_process(directory: Path) -> Iterator[RoleProcess]:
+    process = RoleProcess(f"ipc://{directory}/channel-counter")
     yield process
     process.process.kill()
     process.process.communicate(timeout=DEADLINE)
+
+
+@pytest.fixture(scope="module")
+def role(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RoleProcess]:
+    with role_process(tmp_path_factory.mktemp("channel")) as process:
+        yield process
+
+
+@pytest.fixture
+def mortal_role(tmp_path: Path) -> Iterator[RoleProcess]:
+    with role_process(tmp_path) as process:
+        yield process
 
 
 class Listener:
@@ -108,6 +120,13 @@ def begin(channel: RoleChannel, interface: str, *, window: int = 4, **inputs: An
     return serial, listener
 
 
+async def running(channel: RoleChannel) -> int:
+    """How many activations the role has, this question included."""
+    _, listener = begin(channel, "running")
+    await listener.outcome()
+    return int(listener.yields[0][1]["n"])
+
+
 async def test_an_activation_gives_its_yields_in_order_and_then_its_end(role: RoleProcess) -> None:
     async with connected(role.peer) as channel:
         _, listener = begin(channel, "count", window=100, n=50)
@@ -117,7 +136,7 @@ async def test_an_activation_gives_its_yields_in_order_and_then_its_end(role: Ro
 
 
 async def test_values_of_every_kind_come_back_equal(role: RoleProcess) -> None:
-    values = {
+    values: dict[str, Any] = {
         "text": "grüße", "raw": b"\x00\xff", "whole": -(2**40), "real": 0.1, "flag": True, "nothing": None,
         "nested": {"list": [1, [2, {"three": 3.5}]]}, "pixels": np.arange(24, dtype=np.uint8).reshape(2, 4, 3),
         "empty": np.zeros((0, 3), np.float32), "numpy_scalar": np.float32(0.5),
@@ -174,19 +193,31 @@ async def test_a_cancelled_activation_is_silent_and_frees_the_role(role: RolePro
         assert not listener.done.done()
 
 
+async def test_an_orchestrator_that_disconnects_leaves_nothing_running(role: RoleProcess) -> None:
+    async with connected(role.peer) as channel:
+        before = await running(channel)
+        async with connected(role.peer) as leaving:
+            _, listener = begin(leaving, "count", window=1, n=5)
+            await listener.have(1)
+            assert await running(channel) == before + 1
+        async with asyncio.timeout(DEADLINE):
+            while await running(channel) > before:
+                pass
+
+
 async def test_a_failed_activation_tells_code_and_message(role: RoleProcess) -> None:
     async with connected(role.peer) as channel:
         _, listener = begin(channel, "refuse")
         assert await listener.outcome() == (ErrorCode.BAD_INPUT, "not this one")
 
 
-async def test_death_of_the_role_fails_everything_open_within_half_a_second_by_name(role: RoleProcess) -> None:
-    async with connected(role.peer) as channel:
+async def test_death_of_the_role_fails_everything_open_within_half_a_second_by_name(mortal_role: RoleProcess) -> None:
+    async with connected(mortal_role.peer) as channel:
         listeners = [begin(channel, "hang")[1] for _ in range(20)]
         _, first = begin(channel, "echo")
         await first.outcome()
         killed = time.monotonic()
-        role.process.kill()
+        mortal_role.process.kill()
         outcomes = [await listener.outcome() for listener in listeners]
         assert time.monotonic() - killed < 0.5
         for outcome in outcomes:
@@ -194,10 +225,12 @@ async def test_death_of_the_role_fails_everything_open_within_half_a_second_by_n
             code, message = outcome
             assert code is ErrorCode.ROLE_DIED
             assert "counter" in message
-            assert str(role.process.pid) in message
+            assert str(mortal_role.process.pid) in message
         assert not channel.alive
         _, late = begin(channel, "echo")
-        assert (await late.outcome() or ("", ""))[0] is ErrorCode.ROLE_DIED
+        outcome = await late.outcome()
+        assert outcome is not None
+        assert outcome[0] is ErrorCode.ROLE_DIED
 
 
 async def test_malformed_frames_are_answered_and_harm_nobody(role: RoleProcess) -> None:
@@ -239,11 +272,6 @@ async def test_another_protocol_version_is_refused_with_both_numbers(role: RoleP
 
 
 async def test_activations_of_a_dead_orchestrator_are_cancelled(role: RoleProcess) -> None:
-    async def running(channel: RoleChannel) -> int:
-        _, listener = begin(channel, "running")
-        await listener.outcome()
-        return int(listener.yields[0][1]["n"])
-
     orchestrator = subprocess.Popen(["sleep", "1000"])
     context = zmq.Context[zmq.Socket[bytes]]()
     try:
@@ -272,7 +300,12 @@ async def test_what_is_queued_in_one_turn_of_the_loop_travels_in_one_frame(
     async with connected(role.peer) as channel:
         sent: list[list[bytes]] = []
         send = channel._socket.send
-        monkeypatch.setattr(channel._socket, "send", lambda parts: (sent.append(parts), send(parts)))
+
+        def record(parts: list[bytes]) -> None:
+            sent.append(parts)
+            send(parts)
+
+        monkeypatch.setattr(channel._socket, "send", record)
         listeners = [begin(channel, "echo", x=n)[1] for n in range(30)]
         for listener in listeners:
             assert await listener.outcome() is None

@@ -31,7 +31,7 @@ def test_a_plain_interface_answers_grpc_and_json_clients(deployment: Deployment,
 
 
 def test_every_type_comes_back_as_it_was_sent(caller: Any) -> None:
-    sent = {
+    sent: dict[str, Any] = {
         "samples": np.array([0.5, -1.0, 3.0], np.float32),
         "picture": np.arange(24, dtype=np.uint8).reshape(2, 4, 3),
         "matrix": np.array([[1, 2], [3, -4]], np.int32),
@@ -44,7 +44,7 @@ def test_every_type_comes_back_as_it_was_sent(caller: Any) -> None:
     got = caller.infer("plain", **sent)
     for name in ("samples", "picture", "matrix"):
         np.testing.assert_array_equal(got[name], sent[name])
-        assert got[name].dtype == sent[name].dtype  # type: ignore[attr-defined]
+        assert got[name].dtype == sent[name].dtype
     assert [text.decode() for text in got["texts"]] == sent["texts"]
     assert (got["whole"], got["flag"], got["raw"]) == (sent["whole"], True, sent["raw"])
     assert json.loads(got["data"]) == {"a": [1, None]}
@@ -53,9 +53,16 @@ def test_every_type_comes_back_as_it_was_sent(caller: Any) -> None:
 
 def test_an_optional_input_is_passed_on_when_it_is_given(caller: Any) -> None:
     values = {
-        "samples": np.zeros(0, np.float32), "picture": np.zeros((1, 1, 3), np.uint8), "matrix": np.zeros((0, 2), np.int32),
-        "texts": ["x"], "whole": 1, "flag": False, "raw": b"", "data": "[]", "maybe": 0.25,
-    }  # fmt: skip
+        "samples": np.zeros(0, np.float32),
+        "picture": np.zeros((1, 1, 3), np.uint8),
+        "matrix": np.zeros((0, 2), np.int32),
+        "texts": ["x"],
+        "whole": 1,
+        "flag": False,
+        "raw": b"",
+        "data": "[]",
+        "maybe": 0.25,
+    }
     assert caller.infer("plain", **values)["maybe"] == 0.25
 
 

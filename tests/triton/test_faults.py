@@ -120,3 +120,11 @@ def test_a_dead_service_is_told_started_again_and_used_again(deployment: Deploym
     assert caller.eventually(lambda: health(deployment)[0] == 200 and service.restarts == restarts + 1)
     (response,) = caller.stream("big", size=100_000).rest()
     assert len(response["data"]) == 100_000
+
+
+def test_a_model_that_is_not_ours_is_ready_when_triton_serves_it(deployment: Deployment) -> None:
+    deployment.triton.control.unload("foreign")
+    code, told = health(deployment)
+    assert (code, told["models"]["foreign"]["state"]) == (503, "failed")
+    deployment.triton.control.load("foreign", 30)
+    assert health(deployment)[0] == 200

@@ -8,6 +8,8 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,8 @@ from omniflow_backend.serve.identity import remove_leftovers
 from omniflow_backend.serve.launcher import Deployment, DeploymentOptions
 from omniflow_backend.serve.processes import StartFailed
 from omniflow_backend.serve.supervisor import ModelState, RestartPolicy
+from omniflow_backend.serve.triton_control import ControlError
+from omniflow_backend.serve.triton_server import TritonOptions
 from omniflow_backend.triton.references import BadReference, resolve
 from omniflow_backend.triton.repository import role_directory
 
@@ -63,8 +67,33 @@ def test_a_role_that_dies_for_good_is_given_up_and_stop_leaves_nothing(tmp_path:
         assert "given up after 2" in health.models[0].reason
         assert "the weights are not there" in health.models[0].reason
     assert not runtime.exists()
-    assert left_behind(runtime.name.rpartition("-")[0]) == []
+    assert left_behind(runtime.name) == []
     assert [command for command in children() if command not in before] == []
+
+
+def test_stop_ends_open_calls_and_closes_roles_even_when_a_function_does_not_come_back(tmp_path: Path) -> None:
+    flag = tmp_path / "flag"
+    answers: list[str] = []
+    options = DeploymentOptions(models=[unloadable(flag)], triton=TritonOptions(exit_timeout=20))
+    with Deployment(options) as deployment:
+        control = deployment.triton.control
+
+        def call() -> None:
+            seconds = {"name": "seconds", "datatype": "FP32", "shape": [1], "data": [1000.0]}
+            try:
+                control.infer("unloadable", {"inputs": [seconds]}, DEADLINE)
+            except ControlError as error:
+                answers.append(str(error))
+
+        thread = threading.Thread(target=call)
+        thread.start()
+        while not flag.with_suffix(".begun").exists():
+            assert thread.is_alive()
+        began = time.monotonic()
+    assert time.monotonic() - began < 20
+    thread.join(DEADLINE)
+    assert "UNAVAILABLE: the server is stopping" in answers[0]
+    assert flag.with_suffix(".closed").exists()
 
 
 def test_a_role_that_cannot_load_stops_the_start_with_its_reason(tmp_path: Path) -> None:
@@ -112,10 +141,9 @@ def test_the_kernel_ends_everything_when_the_launcher_is_killed_and_the_next_sta
         launcher.communicate(timeout=DEADLINE)
     _, alive = psutil.wait_procs(started, timeout=10)
     assert alive == []
-    prefix = runtime.name.rpartition("-")[0]
-    assert runtime in left_behind(prefix)
+    assert runtime in left_behind(runtime.name)
     remove_leftovers()
-    assert left_behind(prefix) == []
+    assert left_behind(runtime.name) == []
 
 
 def test_a_taken_port_is_told_and_nothing_stays() -> None:

@@ -18,6 +18,8 @@ from omniflow_backend.triton.values import Encoded, WireValue
 
 logger = logging.getLogger(__name__)
 
+_GOODBYE_MS = 500
+
 
 @dataclass(frozen=True, slots=True)
 class ChannelPeer:
@@ -118,15 +120,18 @@ class RoleChannel:
 
     def close(self) -> None:
         """Cancel all that is open and disconnect. Idempotent."""
-        for serial in list(self._open):
-            self.cancel(serial)
-        self._shut()
+        if self.alive:
+            self._open.clear()
+            self._outbox.post(wire.Bye())
+            self._outbox.flush()
+            self._shut(linger_ms=_GOODBYE_MS)
 
     def _received(self, frames: list[bytes]) -> None:
         try:
             messages = wire.decode_for_orchestrator(frames[-1])
         except wire.ProtocolError as error:
-            logger.error("dropped a frame from role %s (pid %d): %s", self.peer.model, self.peer.pid, error)
+            # What was in it is lost: whoever waits for it must not wait for ever.
+            self._give_up(f"role {self.peer.model!r} (pid {self.peer.pid}) sent what cannot be read: {error}")
             return
         for message in messages:
             try:
@@ -136,10 +141,7 @@ class RoleChannel:
 
     def _dispatch(self, message: wire.ToOrchestrator) -> None:
         if isinstance(message, wire.Refuse):
-            self._fail_all(
-                ErrorCode.INTERNAL,
-                f"role {self.peer.model} (pid {self.peer.pid}) refuses activations: {message.message}",
-            )
+            self._give_up(f"role {self.peer.model!r} (pid {self.peer.pid}) refuses activations: {message.message}")
             return
         if isinstance(message, wire.Yield):
             producing = self._open.get(message.serial)
@@ -154,30 +156,40 @@ class RoleChannel:
         else:
             ended.on_error(_code(message.code), message.message)
 
+    def _give_up(self, reason: str) -> None:
+        failed = self._take_open()
+        self.close()
+        self._fail(failed, ErrorCode.INTERNAL, reason)
+
     def _process_died(self) -> None:
-        self._fail_all(ErrorCode.ROLE_DIED, self._death_notice())
+        # What it sent before it died counts.
+        self._socket.drain()
+        failed = self._take_open()
+        self._shut()
+        self._fail(failed, ErrorCode.ROLE_DIED, self._death_notice())
 
     def _death_notice(self) -> str:
         peer = self.peer
         return f"the process of {peer.model!r} ({peer.role}, pid {peer.pid}) died; it is being restarted, try again"
 
-    def _fail_all(self, code: ErrorCode, message: str) -> None:
-        failed, self._open = self._open, {}
-        self._shut()
-        for sink in failed.values():
+    def _take_open(self) -> list[ActivationSink]:
+        taken, self._open = self._open, {}
+        return list(taken.values())
+
+    def _fail(self, failed: list[ActivationSink], code: ErrorCode, message: str) -> None:
+        for sink in failed:
             try:
                 sink.on_error(code, message)
             except Exception:
-                logger.exception("an activation of dead role %s could not be failed", self.peer.model)
+                logger.exception("an activation of role %s could not be failed", self.peer.model)
 
-    def _shut(self) -> None:
+    def _shut(self, linger_ms: int = 0) -> None:
         if not self.alive:
             return
-        self._outbox.flush()
         self.alive = False
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
-        self._socket.close()
+        self._socket.close(linger_ms)
         if self._on_close is not None:
             self._on_close(self)
 

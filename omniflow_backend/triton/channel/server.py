@@ -88,6 +88,9 @@ class ActivationServer:
             messages = wire.decode_for_role(frame)
         except wire.ProtocolError as error:
             logger.error("dropped a frame from an orchestrator: %s", error)
+            known = self._peers.get(identity)
+            if known is not None:
+                self._forget(known)
             self._refuse(identity, str(error))
             return
         for message in messages:
@@ -95,6 +98,9 @@ class ActivationServer:
                 self._welcome(identity, message)
                 continue
             peer = self._peers.get(identity)
+            if peer is not None and isinstance(message, wire.Bye):
+                self._forget(peer)
+                continue
             if peer is None:
                 self._refuse(identity, "an activation came before Hello, or after the process that said it was gone")
                 return

@@ -32,7 +32,7 @@ class LoopSocket:
         self._drain_scheduled = False
         self._closed = False
         self._descriptor = int(socket.getsockopt(zmq.FD))
-        loop.add_reader(self._descriptor, self._drain)
+        loop.add_reader(self._descriptor, self.drain)
         self._schedule_drain()
 
     def send(self, parts: list[bytes]) -> None:
@@ -50,30 +50,18 @@ class LoopSocket:
             if error.errno == zmq.EHOSTUNREACH:
                 raise ConnectionError("the peer has gone") from None
             raise
-        self._schedule_drain()
+        if self._readable():
+            self._schedule_drain()
 
-    def close(self) -> None:
-        """Stop reading and close the socket; what is unsent is dropped. Idempotent."""
-        if self._closed:
-            return
-        self._closed = True
-        self._loop.remove_reader(self._descriptor)
-        self._socket.close(linger=0)
-
-    def _schedule_drain(self) -> None:
-        if not self._drain_scheduled:
-            self._drain_scheduled = True
-            self._loop.call_soon(self._drain)
-
-    def _drain(self) -> None:
+    def drain(self) -> None:
+        """Handle every message that is there; many at a time, so that others get their turn."""
         self._drain_scheduled = False
         for _ in range(_FRAMES_PER_TURN):
             if self._closed:
                 return
-            try:
-                frames = self._socket.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
+            if not self._readable():
                 break
+            frames = self._socket.recv_multipart(zmq.NOBLOCK)
             try:
                 self._on_frames(frames)
             except Exception:
@@ -81,6 +69,23 @@ class LoopSocket:
         else:
             self._schedule_drain()
         self._send_rest()
+
+    def close(self, linger_ms: int = 0) -> None:
+        """Stop reading and close the socket; what is not sent within ``linger_ms`` is dropped. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        self._loop.remove_reader(self._descriptor)
+        self._socket.close(linger=linger_ms)
+
+    def _readable(self) -> bool:
+        """Whether there is a message. Asking takes notice of what the descriptor told, and is cheaper than to try."""
+        return bool(int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
+
+    def _schedule_drain(self) -> None:
+        if not self._drain_scheduled:
+            self._drain_scheduled = True
+            self._loop.call_soon(self.drain)
 
     def _send_rest(self) -> None:
         while self._unsent and not self._closed:

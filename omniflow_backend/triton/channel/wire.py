@@ -85,7 +85,11 @@ class Refuse(msgspec.Struct, array_like=True, tag=7, frozen=True):
     message: str
 
 
-ToRole = Hello | Start | Accept | Cancel
+class Bye(msgspec.Struct, array_like=True, tag=8, frozen=True):
+    """Orchestrator to role, last: everything it has started is cancelled."""
+
+
+ToRole = Hello | Start | Accept | Cancel | Bye
 ToOrchestrator = Yield | End | Error | Refuse
 Message = ToRole | ToOrchestrator
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from environment.build import LOCK, MODELS_LOCK, ROOT, Builder
+from environment.debian import install_ensurepip
 from environment.failure import EnvironmentFailure
 from environment.interpreter import Interpreter, choose, interpreters, probe
 from environment.pip import Pip, refuse_cuda_build
@@ -148,3 +149,9 @@ def test_make_env_does_nothing_in_under_a_second_when_all_is_there() -> None:
     assert done.stdout == ""
     # Of processor time: how long the clock runs depends on who else uses this machine.
     assert (after.ru_utime + after.ru_stime) - (before.ru_utime + before.ru_stime) < 1
+
+
+def test_without_root_a_missing_ensurepip_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    with pytest.raises(EnvironmentFailure, match=r"As root, run: apt-get install -y python3\.11-venv"):
+        install_ensurepip()

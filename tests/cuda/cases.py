@@ -13,7 +13,7 @@ from memory_manager.layouts import BlockStacks, PageLayout, PageMove
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
-# Orders of [block, token, head, dim] in memory: NHD, HND, tokens outermost, blocks innermost but one, dim not innermost.
+# Orders of [block, token, head, dim] in memory: NHD, HND, tokens outermost, heads outermost, and dim not innermost.
 ORDERS = ((0, 1, 2, 3), (0, 2, 1, 3), (1, 0, 2, 3), (2, 1, 0, 3), (0, 2, 3, 1))
 DIM_INNERMOST = ORDERS[:4]
 _INTEGERS = {1: np.uint8, 2: np.int16, 4: np.int32, 8: np.int64}

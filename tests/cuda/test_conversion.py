@@ -196,7 +196,7 @@ class TestWhatDoesNotFitIsRefused:
             (PageMove(page, [0, 1], 4, 8), "1 blocks of 4 tokens, but 2"),
             (PageMove(page, [0, 1, 2], 0, 9), "tokens 0:9"),
             (PageMove(page, [0], 3, 2), "tokens 3:2"),
-            (PageMove(page[1:], [0, 1]), "is 512 contiguous bytes, not 511"),
+            (PageMove(page[1:], [0, 1]), "is 1024 contiguous bytes, not 1023"),
             (PageMove(np.zeros(2 * LAYOUT.nbytes, np.uint8)[::2], [0, 1]), "contiguous"),
             (PageMove(np.zeros(LAYOUT.nbytes + 1, np.uint8)[1:], [0, 1]), "not a multiple of 2"),
             (PageMove(read_only(np.zeros(LAYOUT.nbytes, np.uint8)), [0, 1]), "read-only"),

@@ -52,7 +52,11 @@ class Case:
 
         def stack(layer: int, kind: int) -> Any:
             start = (layer * self.layout.kinds + kind) * self._stack_items
-            return items[start : start + math.prod(sizes)].reshape(ordered).transpose(np.argsort(self.order).tolist())
+            return (
+                items[start : start + math.prod(sizes)]
+                .reshape(ordered)
+                .transpose(tuple(np.argsort(self.order).tolist()))
+            )
 
         return BlockStacks([[stack(layer, kind) for kind in range(self.layout.kinds)] for layer in range(self.layers)])
 

@@ -59,7 +59,7 @@ class DirectAnswer:
             self.on_error(ErrorCode.ROLE_FAILED, str(error))
             self._stop()
             return
-        if not self._decoupled:
+        if not self._streams:
             self._only = tensors
             return
         try:
@@ -70,7 +70,7 @@ class DirectAnswer:
 
     def on_end(self, yields: int) -> None:
         self._watch.discard(self)
-        if self._decoupled:
+        if self._streams:
             self._request.responder.finish()
         else:
             self._request.responder.send(self._only, final=True)
@@ -96,6 +96,11 @@ class DirectAnswer:
     def _stop(self) -> None:
         if self._activation is not None:
             self._activation.cancel()
+
+    @property
+    def _streams(self) -> bool:
+        """Whether each yield is a response. Else the end comes with the only one, as ``generate`` wants it."""
+        return self._decoupled and self.spec is not None and self.spec.style.repeats
 
     def _type(self, name: str) -> Any:
         assert self.spec is not None

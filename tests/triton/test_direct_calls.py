@@ -30,6 +30,12 @@ def test_a_plain_interface_answers_grpc_and_json_clients(deployment: Deployment,
     assert generate(deployment, "plain", {"text": "grüße"})["text"] == "GRÜSSE!"
 
 
+def test_an_interface_that_answers_once_serves_json_clients_also_beside_one_that_streams(
+    deployment: Deployment,
+) -> None:
+    assert generate(deployment, "stream", {"look": True})["pid"] > 0
+
+
 def test_every_type_comes_back_as_it_was_sent(caller: Any) -> None:
     sent: dict[str, Any] = {
         "samples": np.array([0.5, -1.0, 3.0], np.float32),

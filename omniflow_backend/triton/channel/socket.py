@@ -12,6 +12,10 @@ import zmq
 logger = logging.getLogger(__name__)
 
 _FRAMES_PER_TURN = 256
+# As plain integers: arithmetic with pyzmq's enumerations costs as much as the calls themselves.
+_EVENTS = int(zmq.EVENTS)
+_READABLE = int(zmq.POLLIN)
+_NOBLOCK = int(zmq.NOBLOCK)
 
 
 class LoopSocket:
@@ -43,7 +47,7 @@ class LoopSocket:
             self._unsent.append(parts)
             return
         try:
-            self._socket.send_multipart(parts, zmq.NOBLOCK)
+            self._socket.send_multipart(parts, _NOBLOCK)
         except zmq.Again:
             self._unsent.append(parts)
         except zmq.ZMQError as error:
@@ -61,7 +65,7 @@ class LoopSocket:
                 return
             if not self._readable():
                 break
-            frames = self._socket.recv_multipart(zmq.NOBLOCK)
+            frames = self._socket.recv_multipart(_NOBLOCK)
             try:
                 self._on_frames(frames)
             except Exception:
@@ -80,7 +84,7 @@ class LoopSocket:
 
     def _readable(self) -> bool:
         """Whether there is a message. Asking takes notice of what the descriptor told, and is cheaper than to try."""
-        return bool(int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
+        return bool(int(self._socket.getsockopt(_EVENTS)) & _READABLE)
 
     def _schedule_drain(self) -> None:
         if not self._drain_scheduled:
@@ -90,7 +94,7 @@ class LoopSocket:
     def _send_rest(self) -> None:
         while self._unsent and not self._closed:
             try:
-                self._socket.send_multipart(self._unsent[0], zmq.NOBLOCK)
+                self._socket.send_multipart(self._unsent[0], _NOBLOCK)
             except zmq.Again:
                 return
             except zmq.ZMQError as error:

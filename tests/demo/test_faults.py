@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -18,8 +21,6 @@ from omniflow_backend.serve.supervisor import ModelState
 
 pytestmark = [pytest.mark.server, pytest.mark.model]
 
-ROLES = ("audio_reader", "asr", "llm", "talker", "vocoder")
-
 
 def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None:
     deadline = time.monotonic() + seconds
@@ -28,51 +29,69 @@ def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None
         time.sleep(0.02)
 
 
-def pid_of(deployment: Deployment, model: str) -> int:
-    pid = next(status.pid for status in deployment.health().models if status.model == model)
-    assert pid is not None
-    return pid
+def pid_of(deployment: Deployment, model: str) -> int | None:
+    return next(status.pid for status in deployment.health().models if status.model == model)
+
+
+def answer(grpc_url: str, clip: bytes) -> str:
+    with WorkflowClient(grpc_url, "voice_chat") as client:
+        return "".join(r.value for r in client.stream({"audio": clip}) if r.output == "text")
 
 
 class TestDeadRole:
-    @pytest.mark.parametrize("role", ROLES)
+    """A stopped process holds a call that reached it; then it is killed."""
+
+    # What the caller has seen when the call is about to reach the role, and how long it may take from there.
+    REACHED: ClassVar = {
+        "audio_reader": (None, 1.0),
+        "asr": (None, 2.0),
+        "llm": (re.compile("France"), 1.0),
+        "talker": (re.compile(r"Paris\."), 1.0),
+        "vocoder": (re.compile(r"Paris\."), 4.0),
+    }
+
+    @pytest.fixture(autouse=True, scope="class")
+    @staticmethod
+    def attached(grpc_url: str, france: bytes) -> None:
+        """One call before: an orchestrator that is not attached yet waits for a role instead of losing calls in it."""
+        assert "Paris" in answer(grpc_url, france)
+
+    @pytest.mark.parametrize("role", REACHED)
     def test_a_call_inside_it_fails_by_name_at_once_and_later_calls_succeed(
         self, role: str, deployment: Deployment, grpc_url: str, france: bytes
     ) -> None:
         pid = pid_of(deployment, role)
+        assert pid is not None
+        seen, delay = self.REACHED[role]
+        killed_at: list[float] = []
+
+        def kill() -> None:
+            killed_at.append(time.monotonic())
+            os.kill(pid, signal.SIGKILL)
+
         os.kill(pid, signal.SIGSTOP)
-        client = WorkflowClient(grpc_url, "voice_chat")
-        responses = client.stream({"audio": france})
-        killed_at = 0.0
-        try:
-            # With the process stopped the call gets as far as this role and waits there.
-            import threading
-
-            def kill() -> None:
-                nonlocal killed_at
-                killed_at = time.monotonic()
-                os.kill(pid, signal.SIGKILL)
-
-            timer = threading.Timer(0.5 if role in ("audio_reader", "asr", "llm") else 6.0, kill)
-            timer.start()
-            with pytest.raises(ServerError) as error:
-                list(responses)
-            noticed = time.monotonic() - killed_at
-        finally:
-            timer.join()
-            client.close()
-        message = str(error.value)
+        timer = threading.Timer(delay, kill)
+        text, message = "", ""
+        with WorkflowClient(grpc_url, "voice_chat") as client:
+            if seen is None:
+                timer.start()
+            try:
+                for received in client.stream({"audio": france}):
+                    text += str(received.value) if received.output in ("heard", "text") else ""
+                    if seen is not None and seen.search(text) and not timer.ident:
+                        timer.start()
+            except ServerError as error:
+                message = str(error)
+        noticed = time.monotonic() - killed_at[0]
         assert "ROLE_DIED" in message
         assert role in message
-        assert noticed < 0.5 + 0.5, "0.5 s to notice, and a margin for a busy machine"
-        wait_until(lambda: deployment.health().ready, 90, f"{role} is served again")
-        assert pid_of(deployment, role) != pid
-        with WorkflowClient(grpc_url, "voice_chat") as again:
-            text = "".join(r.value for r in again.stream({"audio": france}) if r.output == "text")
-        assert "Paris" in text
+        assert noticed < 1.0, "the bar is 0.5 s; the rest is a margin for a busy machine"
+        wait_until(lambda: pid_of(deployment, role) != pid and deployment.health().ready, 120, f"{role} serves again")
+        assert "Paris" in answer(grpc_url, france)
 
     def test_health_tells_the_truth_while_a_role_is_dead(self, deployment: Deployment) -> None:
         pid = pid_of(deployment, "vocoder")
+        assert pid is not None
         os.kill(pid, signal.SIGKILL)
         wait_until(lambda: not deployment.health().ready, 0.5, "health says not ready")
         states = {status.model: status.state for status in deployment.health().models}

@@ -29,3 +29,17 @@ class PageFileUnusable(MemoryManagerError):
 
 class PageCorrupt(MemoryManagerError):
     """What lies in a slot of a page file is not the page that was written there."""
+
+
+class PagesUnavailable(MemoryManagerError):
+    """A request for pages was not granted before its deadline; it holds nothing. All numbers are slots of its tier.
+
+    Args:
+        asked: slots that the request needs.
+        held: slots that somebody holds.
+        free: slots with nothing in them.
+    """
+
+    def __init__(self, message: str, asked: int, held: int, free: int) -> None:
+        self.asked, self.held, self.free = asked, held, free
+        super().__init__(message)

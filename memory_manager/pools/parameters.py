@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import secrets
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from memory_manager.devices.memory import DeviceMemory, Region
-from memory_manager.errors import RequestRefused
+from memory_manager.errors import MemoryManagerError, RequestRefused
 from memory_manager.pools.declaration import (
     ElementType,
     OuterDimension,
@@ -18,7 +21,7 @@ from memory_manager.pools.declaration import (
     SliceDimension,
     Tier,
 )
-from memory_manager.pools.errors import DeclarationRefused, UnknownParameter
+from memory_manager.pools.errors import DeclarationRefused, PagesUnavailable, UnknownParameter
 from memory_manager.pools.messages import (
     AcquirePages,
     Declare,
@@ -41,13 +44,22 @@ from memory_manager.pools.requests import (
     Holder,
     NodeAlone,
     Outcome,
-    Refused,
     SlotRef,
     Want,
 )
 from memory_manager.pools.tiers import ParameterTiers, this_machine
 
-Answer = Declared | PagesGranted | ParameterReport | Refused | None
+Answer: TypeAlias = Declared | PagesGranted | ParameterReport | MemoryManagerError | None
+"""`None` is done; an error is one that `execute` would have raised."""
+
+
+@dataclass(slots=True)
+class _Building:
+    """Memory and files of a parameter are being made; who waits for it."""
+
+    declaration: ParameterDeclaration
+    tiers: Future[ParameterTiers]
+    tickets: list[int]
 
 
 class Parameters:
@@ -77,11 +89,15 @@ class Parameters:
         self._directory = directory
         self._wake = wake
         self._guard = guard or _node_alone
-        self._numbers = itertools.count(1)
+        # A number of an earlier run must not name another parameter of this one.
+        self._numbers = itertools.count(secrets.randbits(48))
         self._pools: dict[int, ParameterPool] = {}
         self._by_name: dict[str, int] = {}
         self._tickets = itertools.count(1)
         self._waiting: dict[tuple[int, int], tuple[int, AcquirePages]] = {}
+        # Making gigabytes takes seconds, in which the manager has others to serve.
+        self._builder = ThreadPoolExecutor(1, thread_name_prefix="declare")
+        self._building: dict[str, _Building] = {}
 
     def execute(self, client: bytes, operation: ParameterOperation) -> Answer | int:
         """The answer, or a ticket: the answer is then among those of `pump`, at the operation's timeout at the latest.
@@ -89,6 +105,7 @@ class Parameters:
         Raises:
             DeclarationRefused: see there.
             UnknownParameter: if there is no such parameter.
+            PagesUnavailable: if the pages can never be granted.
             StaleReservation: for a page that the lease does not write (any more).
             RequestRefused: for an operation that makes no sense.
         """
@@ -111,7 +128,7 @@ class Parameters:
 
     def pump(self) -> list[tuple[int, Answer]]:
         """Answers by ticket. Begins and ends migrations; call it after every batch of operations, too."""
-        answers: list[tuple[int, Answer]] = []
+        answers = self._take_built()
         for number, pool in self._pools.items():
             for request, outcome in pool.pump():
                 ticket, operation = self._waiting.pop((number, request))
@@ -144,6 +161,8 @@ class Parameters:
 
     def close(self) -> None:
         """Stop moving and give memory back; files stay."""
+        self._builder.shutdown()
+        self._take_built()
         for pool in self._pools.values():
             pool.close()
         self._pools.clear()
@@ -154,28 +173,58 @@ class Parameters:
             raise UnknownParameter(f"no parameter {parameter} is declared in this run of the manager; declare it first")
         return pool
 
-    def _declare(self, operation: Declare) -> Declared:
+    def _declare(self, operation: Declare) -> Answer | int:
         declaration = _declaration(operation)
-        number = self._by_name.get(declaration.name)
-        if number is None:
-            number = self._add(declaration)
-        elif self._pools[number].declaration != declaration:
-            raise DeclarationRefused(declaration.name, ["it is declared differently already"])
-        slots = {int(tier): count for tier, count in self._pools[number].tiers.capacities.items()}
-        return Declared(number, declaration.layout_id, slots)
+        name = declaration.name
+        number = self._by_name.get(name)
+        building = self._building.get(name)
+        if number is not None:
+            existing = self._pools[number].declaration
+        else:
+            existing = declaration if building is None else building.declaration
+        if existing != declaration:
+            raise DeclarationRefused(name, ["it is declared differently already"])
+        if number is not None:
+            return self._declared(number)
+        if building is None:
+            tiers = self._builder.submit(self._build, declaration)
+            building = self._building[name] = _Building(declaration, tiers, [])
+            tiers.add_done_callback(lambda _: self._wake())
+        building.tickets.append(next(self._tickets))
+        return building.tickets[-1]
 
-    def _add(self, declaration: ParameterDeclaration) -> int:
+    def _build(self, declaration: ParameterDeclaration) -> ParameterTiers:
         directory = self._directory
         if directory is None:
             if Tier.L3 in declaration.tiers:
                 raise DeclarationRefused(declaration.name, ["this manager was started without a directory for L3"])
             directory = Path()
         machine = this_machine(directory, self._host_bytes())
-        tiers = ParameterTiers(declaration, self._device, self._host, directory, machine)
-        number = next(self._numbers)
-        self._pools[number] = ParameterPool(tiers, self._guard(declaration), self._wake)
-        self._by_name[declaration.name] = number
-        return number
+        return ParameterTiers(declaration, self._device, self._host, directory, machine)
+
+    def _take_built(self) -> list[tuple[int, Answer]]:
+        answers: list[tuple[int, Answer]] = []
+        for name, building in list(self._building.items()):
+            if not building.tiers.done():
+                continue
+            del self._building[name]
+            answer: Answer
+            try:
+                tiers = building.tiers.result()
+            except MemoryManagerError as error:
+                answer = error
+            else:
+                number = next(self._numbers)
+                self._pools[number] = ParameterPool(tiers, self._guard(building.declaration), self._wake)
+                self._by_name[name] = number
+                answer = self._declared(number)
+            answers += ((ticket, answer) for ticket in building.tickets)
+        return answers
+
+    def _declared(self, number: int) -> Declared:
+        pool = self._pools[number]
+        slots = {int(tier): count for tier, count in pool.tiers.capacities.items()}
+        return Declared(number, pool.declaration.layout_id, slots)
 
     def _acquire(self, client: bytes, pool: ParameterPool, operation: AcquirePages) -> Answer | int:
         now = time.monotonic()
@@ -190,7 +239,10 @@ class Parameters:
         except ValueError as error:
             raise RequestRefused(str(error)) from None
         if not isinstance(outcome, int):
-            return _answer(operation, outcome)
+            answer = _answer(operation, outcome)
+            if isinstance(answer, PagesUnavailable):
+                raise answer
+            return answer
         ticket = next(self._tickets)
         self._waiting[operation.parameter, outcome] = (ticket, operation)
         return ticket
@@ -217,9 +269,9 @@ def _declaration(operation: Declare) -> ParameterDeclaration:
     )
 
 
-def _answer(operation: AcquirePages, outcome: Outcome) -> PagesGranted | Refused:
+def _answer(operation: AcquirePages, outcome: Outcome) -> PagesGranted | PagesUnavailable:
     if not isinstance(outcome, Granted):
-        return outcome
+        return PagesUnavailable(str(outcome), outcome.asked, outcome.held, outcome.free)
     grants = [outcome.grants[wanted.page] for wanted in operation.pages]
     return PagesGranted(
         [

@@ -237,7 +237,6 @@ class SlotEngine:
         if destination.state is not SlotState.DETACHED:
             self.table.detach(destination)
         for request in followers:
-            self.table.let_go(destination, request.holder)
             self._advance(request)
         if failure is MigrationFailure.SOURCE_CORRUPT:
             self.counters.corrupt_pages += 1

@@ -323,6 +323,20 @@ class TestMigration:
         assert isinstance(outcome, Granted)
         assert outcome.grants[b"p"] is not None
 
+    def test_a_request_that_times_out_does_not_let_go_for_another_of_its_holder(self) -> None:
+        node = Node(l1=2, l2=2)
+        node.sink(b"p", Tier.L2)
+        node.engine.request(ANN, [Want(b"p")], tier=Tier.L1, deadline=1)
+        waiting = node.ask(ANN, b"p")
+        node.now = 2.0
+        node.engine.expire()
+        node.engine.take_outcomes()
+        node.migrate()
+        outcome = node.wait_for(waiting)
+        assert isinstance(outcome, Granted)
+        assert outcome.grants[b"p"] is not None
+        assert node.engine.table.held_by(ANN)
+
     def test_a_page_nobody_waits_for_any_more_still_arrives(self) -> None:
         node = Node(l1=2, l2=2)
         node.sink(b"p", Tier.L2)
@@ -380,16 +394,38 @@ class TestPressure:
 
     def test_first_come_first_served(self) -> None:
         node = Node(l1=3)
-        node.make(b"a", b"b", b"c")
-        node.get(ANN, b"a", b"b", b"c")
+        node.make(b"a", b"b")
+        node.get(ANN, b"a", b"b")
         large = node.ask(BOB, b"d", b"e", access=Access.WRITE)
+        # There is room for it, but it came later.
         small = node.ask(EVE, b"f", access=Access.WRITE)
-        node.engine.release(ANN, [b"a"])
         assert node.engine.take_outcomes() == []
-        node.engine.release(ANN, [b"b"])
+        node.engine.release(ANN, [b"a"])
         assert isinstance(node.wait_for(large), Granted)
-        node.engine.release(ANN, [b"c"])
+        node.engine.release(ANN, [b"b"])
         assert isinstance(node.wait_for(small), Granted)
+
+    def test_a_request_does_not_evict_what_it_asks_for_itself(self) -> None:
+        node = Node(l1=2)
+        node.make(b"a", b"b")
+        wants = [Want(b"a"), Want(b"c", Access.WRITE)]
+        outcome = node.engine.request(ANN, wants, tier=Tier.L1, deadline=1)
+        assert isinstance(outcome, Granted)
+        assert None not in outcome.grants.values()
+        assert node.engine.table.pages() == [b"a"]
+
+    def test_room_below_is_not_made_with_what_the_request_asks_for(self) -> None:
+        """The colder of two pages in L2 is the one that is on its way up."""
+        node = Node(l1=1, l2=2)
+        node.sink(b"a", Tier.L2)
+        node.sink(b"b", Tier.L2)
+        node.make(b"c")
+        waiting = node.ask(ANN, b"a")
+        for _ in range(3):
+            node.migrate()
+        outcome = node.wait_for(waiting)
+        assert isinstance(outcome, Granted)
+        assert outcome.grants[b"a"] is not None
 
     def test_a_page_with_a_copy_below_goes_without_asking(self) -> None:
         node = Node(l1=1, l2=1, recomputable=False)

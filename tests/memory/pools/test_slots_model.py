@@ -139,6 +139,11 @@ class SlotsModel(RuleBasedStateMachine):
     def acquire(self, holder: Holder, some: list[bytes], tier: Tier, patience: float, hold: float | None) -> None:
         self.ask(holder, [Want(page) for page in some], tier, patience, hold)
 
+    @rule(holder=holders, reads=st.lists(pages, max_size=2), writes=st.lists(pages, min_size=1, max_size=2))
+    def acquire_for_both(self, holder: Holder, reads: list[bytes], writes: list[bytes]) -> None:
+        wants = [Want(page, Access.WRITE if page in writes else Access.READ) for page in {*reads, *writes}]
+        self.ask(holder, wants, Tier.L1, 2.0, None)
+
     @rule(holder=holders, some=st.lists(pages, min_size=1, max_size=3), hold=seconds)
     def look_up(self, holder: Holder, some: list[bytes], hold: float) -> None:
         self.ask(holder, [Want(page) for page in some], None, 1.0, hold)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 
-@dataclass(frozen=True, slots=True)
-class Strided:
+class Strided(NamedTuple):
     """Where an array's elements lie. `strides` are in bytes; `gpu` is the ordinal of its GPU, `None` on the host."""
 
     address: int
@@ -46,7 +44,7 @@ def strided(array: Any) -> Strided:
     """
     if isinstance(array, np.ndarray):
         return Strided(
-            array.ctypes.data if array.size == 0 else array.__array_interface__["data"][0],
+            array.__array_interface__["data"][0],
             array.shape,
             array.strides,
             array.itemsize,

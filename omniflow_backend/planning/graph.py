@@ -63,6 +63,16 @@ class FlowGraph:
         )
         return self._nx.ancestors(graph, node) | {node}
 
+    def below_loops(self, nodes: Iterable[int]) -> set[int]:
+        """Those of ``nodes`` that lie on a loop, and everything that can be reached from them."""
+        loops = {
+            node
+            for component in self._nx.strongly_connected_components(self.full)
+            for node in component
+            if len(component) > 1 or self.full.has_edge(node, node)
+        }
+        return {found for node in loops.intersection(nodes) for found in (node, *self._nx.descendants(self.full, node))}
+
     def back_edges(self) -> set[tuple[int, int]]:
         """Edges that close a loop: to a dominator where the loop has one entry, else every edge inside the loop."""
         closing: set[tuple[int, int]] = set()

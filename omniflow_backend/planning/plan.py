@@ -106,10 +106,14 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class OutputBinding:
-    """A value of ``field`` of the owning node is (part of) an output."""
+    """A value of ``field`` of the owning node is (part of) an output.
+
+    ``windowed`` as in ``Route``, for as long as the value waits to be presented.
+    """
 
     output: int
     field: str
+    windowed: bool
 
 
 @dataclass(slots=True)

@@ -178,6 +178,10 @@ def _assemble(
     anchors: Mapping[int, int],
 ) -> Plan:
     back_edges = graph.back_edges()
+    # What waits for its turn may wait for an ordered node to run again further down a loop, and so for that node's
+    # present activation: if that one were held back by what waits, neither would ever go on.
+    ordered = {index for index, node in enumerate(nodes) if _spec(node).load_balance is not None}
+    unheld = graph.below_loops(ordered)
     targets: list[Target] = []
     planned = [PlannedNode(index, node._name, node._role, _spec(node), node._place) for index, node in enumerate(nodes)]
     per_node: dict[int, list[Alternative]] = {index: [] for index in range(len(nodes))}
@@ -194,7 +198,7 @@ def _assemble(
                 draft.node,
                 index,
                 draft.mappings(planned[source].spec, source, planned[draft.node].spec),
-                (source, draft.node) not in back_edges,
+                (source, draft.node) not in back_edges and not (draft.node in ordered and source in unheld),
             )
             for source in draft.sources
         )
@@ -248,17 +252,17 @@ def _assemble(
         workflow.window,
         workflow.buffered_values,
     )
-    _connect(plan)
+    _connect(plan, unheld)
     _spread_targets(plan)
     return plan
 
 
-def _connect(plan: Plan) -> None:
+def _connect(plan: Plan, unheld: set[int]) -> None:
     for node in plan.nodes:
         alternatives = [a for other in plan.nodes for a in other.alternatives]
         node.routes = tuple(route for a in alternatives for route in a.routes if route.source == node.index)
         node.outputs = tuple(
-            OutputBinding(output.index, field)
+            OutputBinding(output.index, field, windowed=node.index not in unheld)
             for output in plan.outputs
             for source, field in output.sources
             if source == node.index

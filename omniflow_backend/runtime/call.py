@@ -16,13 +16,14 @@ from omniflow_backend.planning.plan import (
     ENTRY,
     Alternative,
     AlternativeKind,
+    OutputBinding,
     Plan,
     PlannedNode,
     PlannedOutput,
     Route,
 )
 from omniflow_backend.runtime.actions import Accept, Action, Activate, Emit, Fail, Finish, Stop
-from omniflow_backend.runtime.count_join import CountBucket, CountJoinError
+from omniflow_backend.runtime.count_join import CountBucket, CountJoinError, judged_first
 from omniflow_backend.runtime.leases import Leases
 from omniflow_backend.runtime.ordering import Siblings, pass_gate
 from omniflow_backend.runtime.paths import Token, order_key, show_path
@@ -82,7 +83,9 @@ class _StreamValue:
 
     __slots__ = ("at", "output", "producer", "sequence", "target", "token", "value")
 
-    def __init__(self, output: PlannedOutput, value: Any, token: Token, sequence: int, producer: Activation) -> None:
+    def __init__(
+        self, output: PlannedOutput, value: Any, token: Token, sequence: int, producer: Activation | None
+    ) -> None:
         assert output.target is not None
         self.output = output
         self.value = value
@@ -101,7 +104,10 @@ class Call:
     """
 
     def __init__(self, plan: Plan, request: str, inputs: Mapping[str, Any], trace: Trace | None = None) -> None:
-        """Raises ``BadInput`` when ``inputs`` do not fit the plan's placeholders."""
+        """Raises ``BadInput`` when ``inputs`` do not fit the plan's placeholders.
+
+        ``skipped`` and ``impossible`` count skips and impossible buckets, by node.
+        """
         self.plan = plan
         self.request = request
         self.ended = False
@@ -117,9 +123,10 @@ class Call:
         self._ready: dict[int, list[tuple[int, int, Activation]]] = {}
         self._busy: set[int] = set()
         self._collected: list[list[tuple[Token, Any]]] = [[] for _ in plan.outputs]
-        self._live = 0
         self._numbers = 0
         self._buffered = 0
+        self.skipped: dict[int, int] = {}
+        self.impossible: dict[int, int] = {}
         self._actions: list[Action] = []
 
     # --- events -------------------------------------------------------------------------------------------------------
@@ -216,7 +223,7 @@ class Call:
             return
         for binding in node.outputs:
             if binding.field in fields:
-                self._present(self.plan.outputs[binding.output], fields[binding.field], token, producer)
+                self._present(binding, fields[binding.field], token, producer)
         if producer.siblings is not None:
             producer.tokens.append(token)
         for child in started:
@@ -242,7 +249,10 @@ class Call:
         present = [mapping for mapping in route.mappings if mapping.source in fields]
         if not present:
             self._skip(node, token, [m.source for m in route.mappings])
-        elif alternative.kind is AlternativeKind.PREFIX_JOIN:
+            return
+        if self._trace is not None:
+            self._trace.delivered(node.name, self._show(token), [mapping.field for mapping in present])
+        if alternative.kind is AlternativeKind.PREFIX_JOIN:
             assert alternative.anchor is not None
             assert alternative.target is not None
             anchor = token.scope[alternative.anchor]
@@ -250,7 +260,8 @@ class Call:
             if bucket is None:
                 bucket = anchor.buckets[alternative.target] = Bucket(alternative, anchor)
                 self._leases.hold(anchor, node.work)
-                self._live += 1
+                if self._trace is not None:
+                    self._trace.opened(node.name, self._show(anchor))
             for mapping in present:
                 bucket.add(token, mapping.field, fields[mapping.source])
             self._buffer(len(present), node)
@@ -283,14 +294,21 @@ class Call:
             else:
                 inputs[mapping.field] = absent(node.spec.inputs[mapping.field])
         child = self._new_activation(node, alternative.index, inputs, token, token)
+        if self._trace is not None:
+            sent = [mapping.field for mapping in route.mappings if mapping.source in fields]
+            self._trace.delivered(node.name, self._show(token), sent, child.number)
         if route.windowed:
             child.producer = producer
             producer.outstanding += 1
         started.append(child)
 
     def _skip(self, node: PlannedNode, token: Token, missing: list[str]) -> None:
+        self.skipped[node.index] = self.skipped.get(node.index, 0) + 1
         if self._trace is not None:
-            self._trace.skipped(node.name, show_path(token, self.plan.node_name), missing)
+            self._trace.skipped(node.name, self._show(token), missing)
+
+    def _show(self, token: Token) -> str:
+        return show_path(token, self.plan.node_name)
 
     def _buffer(self, values: int, node: PlannedNode) -> None:
         self._buffered += values
@@ -308,7 +326,8 @@ class Call:
         activation = Activation(self._numbers, node, alternative, inputs, origin, lease)
         self._activations[activation.number] = activation
         self._leases.hold(lease, node.work)
-        self._live += 1
+        if self._trace is not None:
+            self._trace.queued(activation.number, node.name, self._show(origin))
         return activation
 
     def _begin(self, activation: Activation) -> None:
@@ -327,16 +346,15 @@ class Call:
             self._run(activation)
 
     def _run(self, activation: Activation) -> None:
-        path = show_path(activation.origin, self.plan.node_name) if self._trace is not None else ""
+        path = self._show(activation.origin) if self._trace is not None else ""
         if self._trace is not None:
-            self._trace.activated(activation.number, activation.node.name, path)
+            self._trace.started(activation.number, activation.node.name, path)
         self._running.add(activation.number)
         self._actions.append(Activate(activation.number, activation.node, activation.inputs, path))
 
     def _end(self, activation: Activation) -> None:
         del self._activations[activation.number]
         self._running.discard(activation.number)
-        self._live -= 1
         if self._trace is not None:
             self._trace.ended(activation.number)
         self._leases.release(activation.lease, activation.node.work)
@@ -357,15 +375,13 @@ class Call:
             producer.unaccepted = 0
 
     def _constants_of(self, node: PlannedNode, alternative: Alternative) -> dict[str, Any]:
-        """Placeholders and global parameters bound by the alternative, and ``None`` for optional inputs it leaves
-        unbound.
-        """
+        """Placeholders and global parameters that the alternative binds; inputs that it leaves unbound are absent."""
         key = (node.index, alternative.index)
         if key not in self._constants:
             constants: dict[str, Any] = {
                 field: absent(field_type)
                 for field, field_type in node.spec.inputs.items()
-                if isinstance(field_type, OptionalType) and field not in alternative.fields
+                if field not in alternative.fields
             }
             for field, source in alternative.constants.items():
                 constants[field] = self._placeholders[source.name] if isinstance(source, Placeholder) else source
@@ -378,12 +394,12 @@ class Call:
         """Nothing more can come: run the join, or find it impossible."""
         alternative = bucket.alternative
         node = self.plan.nodes[alternative.node]
-        self._live -= 1
         self._buffered -= bucket.size
         missing = bucket.missing(node.spec)
         if missing:
+            self.impossible[node.index] = self.impossible.get(node.index, 0) + 1
             if self._trace is not None:
-                self._trace.impossible(node.name, show_path(bucket.anchor, self.plan.node_name), missing)
+                self._trace.impossible(node.name, self._show(bucket.anchor), missing)
         else:
             assert bucket.origin is not None
             try:
@@ -391,7 +407,10 @@ class Call:
             except WrongNumber as error:
                 self._fail(ErrorCode.JOIN_FAILED, str(error), node, bucket.anchor)
                 return
-            self._begin(self._new_activation(node, alternative.index, inputs, bucket.origin, bucket.anchor))
+            activation = self._new_activation(node, alternative.index, inputs, bucket.origin, bucket.anchor)
+            if self._trace is not None:
+                self._trace.fired(node.name, self._show(bucket.anchor), activation.number)
+            self._begin(activation)
         self._leases.release(bucket.anchor, node.work)
 
     def _learn_count(self, node_index: int, trigger: str, count: Any) -> None:
@@ -409,6 +428,8 @@ class Call:
         if not bucket.held:
             bucket.held = True
             self._leases.hold(self._root, node.work)
+            if self._trace is not None:
+                self._trace.opened(node.name, "")
         if self.ended or bucket.empty or bucket.shortfall():
             return
         facet = next(a for a in node.alternatives if a.kind is AlternativeKind.COUNT_JOIN)
@@ -418,29 +439,37 @@ class Call:
             self._fail(ErrorCode.JOIN_FAILED, str(error), node)
             return
         inputs = {**self._constants_of(node, facet), **inputs}
-        self._begin(self._new_activation(node, facet.index, inputs, origin, self._root))
+        activation = self._new_activation(node, facet.index, inputs, origin, self._root)
+        if self._trace is not None:
+            self._trace.fired(node.name, "", activation.number)
+        self._begin(activation)
         self._leases.release(self._root, node.work)
 
     # --- outputs ------------------------------------------------------------------------------------------------------
 
-    def _present(self, output: PlannedOutput, value: Any, token: Token, producer: Activation) -> None:
+    def _present(self, binding: OutputBinding, value: Any, token: Token, producer: Activation) -> None:
+        output = self.plan.outputs[binding.output]
         if not output.stream:
             self._collected[output.index].append((token, value))
             return
         self._numbers += 1
-        item = _StreamValue(output, value, token, self._numbers, producer)
+        item = _StreamValue(output, value, token, self._numbers, producer if binding.windowed else None)
         if pass_gate(item):
             self._actions.append(Emit(output.name, value))
+            if self._trace is not None:
+                self._trace.emitted(output.name, self._show(token))
             return
         self._leases.hold(token, (item.target,))
-        self._live += 1
-        producer.outstanding += 1
+        if item.producer is not None:
+            item.producer.outstanding += 1
 
     def _emit(self, item: _StreamValue) -> None:
         self._actions.append(Emit(item.output.name, item.value))
-        self._live -= 1
-        item.producer.outstanding -= 1
-        self._accept(item.producer)
+        if self._trace is not None:
+            self._trace.emitted(item.output.name, self._show(item.token))
+        if item.producer is not None:
+            item.producer.outstanding -= 1
+            self._accept(item.producer)
         self._leases.release(item.token, (item.target,))
 
     # --- settling and ending ------------------------------------------------------------------------------------------
@@ -453,7 +482,7 @@ class Call:
                 token, target = closed.popleft()
                 if not token.pending.get(target):
                     self._settled(token, target)
-            if self._live or closed or self.ended:
+            if self._activations or closed or self.ended:
                 break
             self._quiesce()
         actions, self._actions = self._actions, []
@@ -473,11 +502,13 @@ class Call:
                         self._enqueue(item)
 
     def _quiesce(self) -> None:
-        """No work is left: count joins are judged, then the call finishes."""
-        for node_index, bucket in self._count_buckets.items():
-            if bucket.fired:
-                continue
-            node = self.plan.nodes[node_index]
+        """No activation is left: count joins are judged, upstream ones first, then the call finishes.
+
+        A bucket may be open even now: it waited for what a count join would have yielded.
+        """
+        while waiting := [index for index, bucket in self._count_buckets.items() if not bucket.fired]:
+            index = judged_first(self.plan, waiting)
+            node, bucket = self.plan.nodes[index], self._count_buckets[index]
             if bucket.reached and not bucket.empty:
                 self._fail(
                     ErrorCode.JOIN_FAILED, f"count join not satisfied when the call ended: {bucket.shortfall()}", node
@@ -486,8 +517,8 @@ class Call:
             bucket.fired = True
             if bucket.held:
                 self._leases.release(self._root, node.work)
-        if self._leases.closed:
-            return
+            if self._leases.closed:
+                return
         self._finish()
 
     def _finish(self) -> None:
@@ -497,6 +528,9 @@ class Call:
             if output.stream:
                 continue
             values.sort(key=lambda item: order_key(item[0], 0, output.ranks))
+            if output.required and not values:
+                self._fail(ErrorCode.OUTPUT_FAILED, f"required output {output.name!r} got no value", None)
+                return
             if output.many:
                 outputs[output.name] = [value for _, value in values]
             elif len(values) > 1:
@@ -508,9 +542,6 @@ class Call:
                 return
             elif values:
                 outputs[output.name] = values[0][1]
-            elif output.required:
-                self._fail(ErrorCode.OUTPUT_FAILED, f"required output {output.name!r} got no value", None)
-                return
         self.ended = True
         self._actions.append(Finish(outputs))
         if self._trace is not None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
 
 from omniflow_backend.dsl.types import OptionalType, is_many
-from omniflow_backend.planning.plan import AlternativeKind, PlannedNode
+from omniflow_backend.planning.plan import AlternativeKind, Plan, PlannedNode
 from omniflow_backend.runtime.paths import Token, common_prefix, show_path
 from omniflow_backend.runtime.prefix_join import one_or_many
 
@@ -149,6 +149,23 @@ class CountBucket:
             if facet in event.facets
         }
         return list(selected.values())
+
+
+def judged_first(plan: Plan, waiting: Sequence[int]) -> int:
+    """Of count joins that have not fired, one that none of the others can still feed; any, where each feeds another."""
+
+    def fed_by(start: int) -> set[int]:
+        found: set[int] = set()
+        frontier = [route.node for route in plan.nodes[start].routes]
+        while frontier:
+            index = frontier.pop()
+            if index not in found:
+                found.add(index)
+                frontier += [route.node for route in plan.nodes[index].routes]
+        return found
+
+    fed = {index for other in waiting for index in fed_by(other) if index != other}
+    return next((index for index in waiting if index not in fed), waiting[0])
 
 
 class _Neighbours:

@@ -25,6 +25,7 @@ SOURCES = Path(__file__).resolve().parent
 ROOT = SOURCES.parent
 PACKAGE = ROOT / "memory_manager" / "layouts"
 WORK = ROOT / "build" / "conversion"
+COMPILED = (".h", ".cpp", ".cu", ".txt")
 PROBE_SECONDS = 60
 CONFIGURE_SECONDS = 300
 COMPILE_SECONDS = 900
@@ -105,7 +106,7 @@ class ModuleBuild:
 
     def _digest(self, compiler: str, binding: Path) -> str:
         state = hashlib.sha256()
-        for source in sorted(path for path in SOURCES.iterdir() if path.is_file()):
+        for source in sorted(path for path in SOURCES.iterdir() if path.suffix in COMPILED):
             state.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
         nvcc = os.environ.get("CUDACXX") or shutil.which("nvcc")
         for part in (sys.executable, self.module.name, str(binding), version(compiler), version(nvcc) if nvcc else ""):

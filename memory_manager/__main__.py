@@ -6,7 +6,6 @@ import argparse
 import json
 import logging
 import os
-import re
 import signal
 import sys
 from pathlib import Path
@@ -14,23 +13,23 @@ from pathlib import Path
 from memory_manager.devices.cpu import CpuMemory
 from memory_manager.endpoint import Endpoint
 from memory_manager.errors import MemoryManagerError
+from memory_manager.pools.sizes import parse_size
 from memory_manager.server import Server
 from memory_manager.tmp_buffers.extents import aligned
 
-_UNITS = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _PLAIN_RECORD = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
-def parse_size(text: str) -> int:
-    """Bytes of a size such as `1GiB`, `64 MiB` or `4096`, rounded up to whole cache lines.
+def pool_size(text: str) -> int:
+    """Bytes of a size such as `1GiB` or `4096`, rounded up to whole cache lines.
 
     Raises:
         argparse.ArgumentTypeError: if it is not a size above 0.
     """
-    found = re.fullmatch(r"\s*(\d+)\s*([KMGT]iB|)\s*", text)
-    if found is None or int(found[1]) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size; write for example 1GiB, 64MiB or 4096")
-    return aligned(int(found[1]) * _UNITS[found[2]])
+    try:
+        return aligned(parse_size(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 class JsonLines(logging.Formatter):
@@ -48,8 +47,9 @@ def main() -> int:
     """Serves until SIGTERM, SIGINT or the end of the parent. Exit status 1 if it cannot start."""
     parser = argparse.ArgumentParser(prog="python -m memory_manager", description="OmniFlow's node-local memory owner")
     parser.add_argument("--endpoint", type=Path, required=True, help="path of the socket; its directory must exist")
-    parser.add_argument("--limit", type=parse_size, default="1GiB", help="bytes all pools may take (default 1GiB)")
-    parser.add_argument("--pool-size", type=parse_size, default="64MiB", help="size of one pool (default 64MiB)")
+    parser.add_argument("--limit", type=pool_size, default="1GiB", help="bytes all pools may take (default 1GiB)")
+    parser.add_argument("--pool-size", type=pool_size, default="64MiB", help="size of one pool (default 64MiB)")
+    parser.add_argument("--pages-directory", type=Path, help="where pages of global parameters lie that are in files")
     parser.add_argument("--parent-pid", type=int, help="exit when this process ends")
     parser.add_argument("--ready-fd", type=int, help="descriptor that gets one byte when clients may connect")
     arguments = parser.parse_args()
@@ -64,6 +64,7 @@ def main() -> int:
             arguments.limit,
             arguments.pool_size,
             arguments.parent_pid,
+            arguments.pages_directory,
         )
     except (MemoryManagerError, MemoryError, OSError, ValueError) as error:
         print(f"memory_manager: cannot start: {error}", file=sys.stderr)

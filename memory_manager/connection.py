@@ -23,6 +23,7 @@ from memory_manager.errors import (
     ScopeReleased,
     StaleHandle,
 )
+from memory_manager.pools.messages import FetchRegion, RegionGranted
 from memory_manager.protocol import (
     MAX_FRAME,
     NOTICE,
@@ -149,6 +150,17 @@ class Connection:
             found = self._fetch(pool, writable, deadline)
             self._mappings[pool, writable] = found
         return found
+
+    def region(self, parameter: int, tier: int, deadline: float) -> Mapping:
+        """The memory of a parameter's tier, mapped into this process, writable.
+
+        Raises:
+            MemoryManagerUnavailable: if the manager died, or did not answer before the deadline.
+            RequestRefused: if there is no such parameter, or it has no such tier in memory.
+        """
+        granted, descriptors = self._ask_control(FetchRegion(parameter, tier), RegionGranted, deadline)
+        export = Export(granted.device, granted.nbytes, granted.payload, tuple(descriptors))
+        return self._memory.import_region(export, True)
 
     def close(self) -> None:
         """Hang up. Mappings stay as long as views of them do."""

@@ -14,19 +14,21 @@ from typing import Annotated, Any, TypeAlias
 
 import msgspec
 
+from memory_manager.bounds import Count, Name
+from memory_manager.pools.messages import FetchRegion, ParameterOperation, PoolsReply
+
 VERSION = 1
 NOTICE = 0
 MAX_FRAME = 256 * 1024
 MAX_OPERATIONS = 256
 MAX_BLOCKS = 1024
-MAX_NAME = 256
-
-Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-Name: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_NAME)]
 
 
 class Operation(IntEnum):
-    """What a client can ask for. Numbers are part of the protocol: never reused. Later planes take the next tens."""
+    """What a client can ask for. Numbers are part of the protocol: never reused. Each plane takes its own tens.
+
+    The twenties are those of `pools.messages`.
+    """
 
     HELLO = 1
     FETCH_POOL = 2
@@ -44,7 +46,7 @@ class Operation(IntEnum):
 
 
 class ReplyKind(IntEnum):
-    """What the manager answers."""
+    """What the manager answers. The twenties are those of `pools.messages`."""
 
     DONE = 1
     FAILURE = 2
@@ -67,6 +69,10 @@ class FailureCode(IntEnum):
     POOL_EXHAUSTED = 7
     SCOPE_RELEASED = 8
     INTERNAL = 9
+    PAGES_UNAVAILABLE = 10
+    DECLARATION_REFUSED = 11
+    UNKNOWN_PARAMETER = 12
+    STALE_RESERVATION = 13
 
 
 class BlockRef(msgspec.Struct, array_like=True, frozen=True):
@@ -161,10 +167,10 @@ class Find(msgspec.Struct, array_like=True, frozen=True, tag=int(Operation.FIND)
     keys: Annotated[list[Name], msgspec.Meta(min_length=1, max_length=MAX_BLOCKS)]
 
 
-ControlOperation: TypeAlias = Hello | FetchPool
+ControlOperation: TypeAlias = Hello | FetchPool | FetchRegion
 ClientOperation: TypeAlias = Heartbeat | Disconnect | Statistics
 BufferOperation: TypeAlias = OpenScope | ReleaseScope | Allocate | Seal | Acquire | Release | Publish | Find
-AnyOperation: TypeAlias = ControlOperation | ClientOperation | BufferOperation
+AnyOperation: TypeAlias = ControlOperation | ClientOperation | BufferOperation | ParameterOperation
 
 
 # Replies
@@ -175,7 +181,7 @@ class Done(msgspec.Struct, array_like=True, frozen=True, tag=int(ReplyKind.DONE)
 
 
 class Failure(msgspec.Struct, array_like=True, frozen=True, tag=int(ReplyKind.FAILURE)):
-    """Refused. The numbers (bytes) are those of `PoolExhausted`."""
+    """Refused. The numbers are those of `PoolExhausted` (bytes) or of `PagesUnavailable` (slots)."""
 
     code: FailureCode
     message: str
@@ -262,7 +268,7 @@ class StatisticsReport(msgspec.Struct, array_like=True, frozen=True, tag=int(Rep
         return sum(client.references for client in self.clients if client.name == name)
 
 
-AnyReply: TypeAlias = Done | Failure | Welcome | PoolGranted | Allocated | Found | StatisticsReport
+AnyReply: TypeAlias = Done | Failure | Welcome | PoolGranted | Allocated | Found | StatisticsReport | PoolsReply
 
 
 class ProtocolError(Exception):

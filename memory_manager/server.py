@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import logging
+import math
 import os
 import secrets
 import socket
 import struct
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import zmq
 
+from memory_manager.devices.cpu import CpuMemory, available_bytes
 from memory_manager.devices.memory import DeviceMemory
 from memory_manager.endpoint import Endpoint
 from memory_manager.errors import MemoryManagerError
+from memory_manager.pools.messages import AcquirePages, Declare, FetchRegion, RegionGranted
+from memory_manager.pools.parameters import Parameters
 from memory_manager.protocol import (
     MAX_FRAME,
     NOTICE,
@@ -31,7 +38,7 @@ from memory_manager.protocol import (
     decode_operations,
     encode,
 )
-from memory_manager.service import Service
+from memory_manager.service import Later, Service
 from memory_manager.tmp_buffers.blocks import BlockStore
 
 logger = logging.getLogger(__name__)
@@ -53,6 +60,15 @@ class _Peer:
     session: bytes | None = None
 
 
+@dataclass(slots=True)
+class _Message:
+    """A request that is answered when none of its replies comes later any more."""
+
+    session: bytes
+    request_id: int
+    replies: list[AnyReply | Later]
+
+
 class EndpointInUse(MemoryManagerError):
     """Another manager serves this endpoint."""
 
@@ -68,6 +84,7 @@ class Server:
         limit: bytes all pools together may take.
         pool_bytes: size of a pool; the first one is made and pre-faulted before the server accepts anybody.
         parent_pid: the process with which this one ends.
+        pages_directory: where pages of global parameters lie that are in files; `None` refuses those.
 
     Raises:
         EndpointInUse: if another manager serves the endpoint.
@@ -76,7 +93,13 @@ class Server:
     """
 
     def __init__(
-        self, endpoint: Endpoint, memory: DeviceMemory, limit: int, pool_bytes: int, parent_pid: int | None = None
+        self,
+        endpoint: Endpoint,
+        memory: DeviceMemory,
+        limit: int,
+        pool_bytes: int,
+        parent_pid: int | None = None,
+        pages_directory: Path | None = None,
     ) -> None:
         self._endpoint = endpoint
         self._parent = os.pidfd_open(parent_pid) if parent_pid is not None else None
@@ -84,7 +107,9 @@ class Server:
         # Later pools are only reserved, not touched: zeroing a large one would keep every client waiting.
         self._store = BlockStore(lambda nbytes: memory.allocate(nbytes, False), memory.device, limit, pool_bytes)
         self._store.add_pool(memory.allocate(min(pool_bytes, limit), prefault=True))
-        self._service = Service(self._store, incarnation=secrets.randbits(62))
+        self._parameters = Parameters(memory, CpuMemory(), available_bytes, pages_directory, self._wake)
+        self._service = Service(self._store, self._parameters, incarnation=secrets.randbits(62))
+        self._unanswered: dict[Later, _Message] = {}
         self._peers: dict[int, _Peer] = {}
         self._peer_of: dict[bytes, _Peer] = {}
         self._context = zmq.Context()
@@ -123,13 +148,14 @@ class Server:
         logger.info("serving", extra={"endpoint": str(self._endpoint.path), "limit": self._store.limit})
         try:
             while not self._stopping:
-                for ready, _ in poller.poll():
+                for ready, _ in poller.poll(self._patience()):
                     if ready is self._requests:
                         self._answer_requests()
                     elif ready in handlers:
                         handlers[ready]()
                     elif ready in self._peers:
                         self._hear(self._peers[ready])
+                self._answer_late()
         finally:
             self._close()
 
@@ -140,6 +166,7 @@ class Server:
         self._endpoint.control.unlink(missing_ok=True)
         self._context.destroy(linger=0)
         self._endpoint.path.unlink(missing_ok=True)
+        self._parameters.close()
         self._store.close()
         for descriptor in (self._woken, self.wake_descriptor, self._parent, self._lock):
             if descriptor is not None:
@@ -160,9 +187,9 @@ class Server:
             peer = self._peer_of.get(session)
             if peer is not None:
                 self._hear(peer)
-            self._requests.send_multipart([session, self._answer(session, frames)])
+            self._answer(session, frames)
 
-    def _answer(self, session: bytes, frames: list[bytes]) -> bytes:
+    def _answer(self, session: bytes, frames: list[bytes]) -> None:
         try:
             if len(frames) != 1:
                 raise ProtocolError(FailureCode.BAD_MESSAGE, f"a request is one frame, this one has {len(frames)}")
@@ -170,8 +197,34 @@ class Server:
             if request_id == NOTICE:
                 raise ProtocolError(FailureCode.BAD_MESSAGE, "a request needs an id above 0; notices belong elsewhere")
         except ProtocolError as error:
-            return encode(error.request_id, [self._refuse(error, session)])
-        return encode(request_id, [self._service.execute(session, operation) for operation in operations])
+            self._reply(_Message(session, error.request_id, [self._refuse(error, session)]))
+            return
+        replies = [self._service.execute(session, operation) for operation in operations]
+        message = _Message(session, request_id, replies)
+        self._unanswered.update((reply, message) for reply in replies if isinstance(reply, Later))
+        self._reply(message)
+
+    def _answer_late(self) -> None:
+        for later, reply in self._service.take_late_replies():
+            message = self._unanswered.pop(later)
+            message.replies[message.replies.index(later)] = reply
+            self._reply(message)
+
+    def _reply(self, message: _Message) -> None:
+        """Sends the replies if none of them comes later. ZMQ drops what is for a client that is gone."""
+        replies = [reply for reply in message.replies if not isinstance(reply, Later)]
+        if len(replies) == len(message.replies):
+            self._requests.send_multipart([message.session, encode(message.request_id, replies)])
+
+    def _patience(self) -> int | None:
+        """Milliseconds until something must be done."""
+        deadline = self._service.next_deadline
+        return None if deadline is None else max(0, math.ceil((deadline - time.monotonic()) * 1000))
+
+    def _wake(self) -> None:
+        # A full pipe wakes the loop just as well; a closed one has nobody to wake.
+        with contextlib.suppress(OSError):
+            os.write(self.wake_descriptor, b"m")
 
     def _refuse(self, error: ProtocolError, session: bytes | None) -> Failure:
         self._service.refused_messages += 1
@@ -233,7 +286,13 @@ class Server:
             return Failure(FailureCode.UNKNOWN_CLIENT, "a control connection starts with Hello"), ()
         if isinstance(operation, FetchPool):
             return self._grant(operation)
-        return self._service.execute(peer.session, operation), ()
+        if isinstance(operation, FetchRegion):
+            return self._grant_region(operation)
+        if isinstance(operation, AcquirePages | Declare):
+            return Failure(FailureCode.NOT_ALLOWED, "what may have to wait does not belong on a control connection"), ()
+        reply = self._service.execute(peer.session, operation)
+        assert not isinstance(reply, Later)
+        return reply, ()
 
     def _welcome(self, peer: _Peer, hello: Hello) -> AnyReply:
         if peer.session is not None:
@@ -252,6 +311,13 @@ class Server:
         export = pool.region.export()
         existing = [other.number for other in self._store.pools]
         return PoolGranted(pool.number, export.device, export.nbytes, export.payload, existing), export.descriptors
+
+    def _grant_region(self, request: FetchRegion) -> tuple[AnyReply, tuple[int, ...]]:
+        try:
+            export = self._parameters.region(request.parameter, request.tier).export()
+        except MemoryManagerError as error:
+            return Failure(FailureCode.NOT_ALLOWED, str(error)), ()
+        return RegionGranted(export.device, export.nbytes, export.payload), export.descriptors
 
     def _send(self, peer: _Peer, request_id: int, replies: list[AnyReply], descriptors: tuple[int, ...] = ()) -> bool:
         try:

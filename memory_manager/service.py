@@ -7,6 +7,9 @@ import time
 from dataclasses import dataclass
 
 from memory_manager.errors import MemoryManagerError, PoolExhausted, RequestRefused, ScopeReleased, StaleHandle
+from memory_manager.pools.errors import DeclarationRefused, PagesUnavailable, StaleReservation, UnknownParameter
+from memory_manager.pools.messages import AcquirePages, Declare, FinishPages, ParameterStatus, ReleasePages
+from memory_manager.pools.parameters import Answer, Parameters
 from memory_manager.protocol import (
     Acquire,
     Allocate,
@@ -39,6 +42,13 @@ from memory_manager.tmp_buffers.pool import Block
 logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class Later:
+    """Stands for a reply that comes later, among those of `take_late_replies`."""
+
+    ticket: int
+
+
 @dataclass(slots=True)
 class _Session:
     name: str
@@ -49,10 +59,11 @@ class _Session:
 class Service:
     """The state of one manager: who is connected, and what each holds."""
 
-    def __init__(self, store: BlockStore, incarnation: int) -> None:
+    def __init__(self, store: BlockStore, parameters: Parameters, incarnation: int) -> None:
         self.incarnation = incarnation
         self.refused_messages = 0
         self._store = store
+        self._parameters = parameters
         self._holders = Holders(store)
         self._sessions: dict[bytes, _Session] = {}
 
@@ -69,31 +80,32 @@ class Service:
         """The client is gone, and with it what it held. Nothing happens if it was not connected."""
         if self._sessions.pop(session, None) is not None:
             self._holders.drop_client(session)
+            self._parameters.drop_client(session)
 
-    def execute(self, session: bytes, operation: AnyOperation) -> AnyReply:
-        """The reply to one operation of a client. Never raises: what goes wrong becomes a `Failure`."""
+    @property
+    def next_deadline(self) -> float | None:
+        """When `take_late_replies` has something to do at the latest (monotonic seconds)."""
+        return self._parameters.next_deadline
+
+    def take_late_replies(self) -> list[tuple[Later, AnyReply]]:
+        """Replies that had to wait. Must be called after every batch of operations, too: it makes pages move."""
+        return [(Later(ticket), _reply(answer)) for ticket, answer in self._parameters.pump()]
+
+    def execute(self, session: bytes, operation: AnyOperation) -> AnyReply | Later:
+        """The reply to one operation of a client, or a later one. Never raises: what goes wrong becomes a `Failure`."""
         client = self._sessions.get(session)
         if client is None:
             return Failure(FailureCode.UNKNOWN_CLIENT, "this client is not connected (any more); connect again")
         client.last_heard = time.monotonic()
         try:
             return self._perform(session, operation)
-        except PoolExhausted as error:
-            return Failure(
-                FailureCode.POOL_EXHAUSTED,
-                str(error),
-                asked=error.asked,
-                held=error.held,
-                free=error.free,
-                limit=error.limit,
-            )
         except MemoryManagerError as error:
-            return Failure(_CODES.get(type(error), FailureCode.INTERNAL), str(error))
+            return _failure(error)
         except Exception as error:
             logger.exception("operation failed", extra={"client": client.name, "operation": type(operation).__name__})
             return Failure(FailureCode.INTERNAL, f"{type(operation).__name__}: {type(error).__name__}: {error}")
 
-    def _perform(self, session: bytes, operation: AnyOperation) -> AnyReply:
+    def _perform(self, session: bytes, operation: AnyOperation) -> AnyReply | Later:
         holders = self._holders
         match operation:
             case Allocate(lease, sizes, scope):
@@ -113,6 +125,9 @@ class Service:
                 self._store.publish(key, Published(block, reference.offset, reference.nbytes, dtype, tuple(shape)))
             case Find(lease, keys):
                 return Found([self._describe(tensor) for tensor in holders.find(session, lease, keys)])
+            case Declare() | AcquirePages() | FinishPages() | ReleasePages() | ParameterStatus():
+                answer = self._parameters.execute(session, operation)
+                return Later(answer) if isinstance(answer, int) else _reply(answer)
             case Statistics():
                 return self._report()
             case Disconnect():
@@ -170,8 +185,27 @@ class Service:
         )
 
 
+def _reply(answer: Answer) -> AnyReply:
+    if answer is None:
+        return Done()
+    return _failure(answer) if isinstance(answer, MemoryManagerError) else answer
+
+
+def _failure(error: MemoryManagerError) -> Failure:
+    match error:
+        case PoolExhausted(asked=asked, held=held, free=free, limit=limit):
+            return Failure(FailureCode.POOL_EXHAUSTED, str(error), asked, held, free, limit)
+        case PagesUnavailable(asked=asked, held=held, free=free):
+            return Failure(FailureCode.PAGES_UNAVAILABLE, str(error), asked, held, free)
+        case DeclarationRefused(reasons=reasons):
+            return Failure(FailureCode.DECLARATION_REFUSED, "; ".join(reasons))
+    return Failure(_CODES.get(type(error), FailureCode.INTERNAL), str(error))
+
+
 _CODES = {
     StaleHandle: FailureCode.STALE_HANDLE,
     ScopeReleased: FailureCode.SCOPE_RELEASED,
     RequestRefused: FailureCode.NOT_ALLOWED,
+    UnknownParameter: FailureCode.UNKNOWN_PARAMETER,
+    StaleReservation: FailureCode.STALE_RESERVATION,
 }

@@ -38,7 +38,10 @@ class Access(Enum):
     READ = "read"
     """The complete page; a miss if there is none."""
     WRITE = "write"
-    """A slot to write the page into; the complete page if there is one already."""
+    """A slot to write the page into, or the complete page if there is one.
+
+    A miss only if that could not be loaded; ask again.
+    """
     EXTEND = "extend"
     """Copy on write: a slot with a copy of `base`, to be published under a new id; a miss if there is no base."""
 

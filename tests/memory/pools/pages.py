@@ -37,3 +37,9 @@ def declare(
         recomputation=recomputation,
         tiers=tiers,
     )
+
+
+def shared(name: str = "kv", slots: int = 3, file_slots: int = 0) -> ParameterDeclaration:
+    """A parameter that several processes declare alike."""
+    tiers = {Tier.L1: slots * PAGE, Tier.L3: file_slots * 4096}
+    return declare({tier: nbytes for tier, nbytes in tiers.items() if nbytes}, name=name)

@@ -241,6 +241,22 @@ def test_a_killed_process_leaves_the_old_or_the_new_page(path: Path, seed: int) 
         assert found.get(page, 0) in (version, version + 1)
 
 
+@pytest.mark.parametrize("steps", range(7))
+def test_a_process_killed_while_it_reuses_a_slot_leaves_one_page_or_none(path: Path, steps: int) -> None:
+    child = os.fork()
+    if child == 0:
+        disk = DyingDisk(path, NBYTES)
+        disk.operations_left = steps
+        file = PageFile(disk, LAYOUT, SLOTS, STRIDE)
+        for version, page in enumerate((b"a", b"b", b"c"), 1):
+            file.write(0, page, content(page, version))
+        os._exit(1)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+    found = versions(PageFile(FileDisk(path, NBYTES), LAYOUT, SLOTS, STRIDE))
+    # Two operations for the first page, three for the next: the old header goes, the data, the new header.
+    assert found == {2: {b"a": 1}, 5: {b"b": 2}}.get(steps, {})
+
+
 @settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
 @given(operations=st.integers(1, 60), chance=st.randoms(use_true_random=False), durable=st.booleans())
 def test_a_loss_of_power_leaves_whole_pages_and_the_durable_ones(

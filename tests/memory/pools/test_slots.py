@@ -160,6 +160,24 @@ class TestHolding:
         node.engine.expire()
         assert node.engine.evict(b"p", Tier.L1) is Fate.STAYS
 
+    def test_a_lookup_does_not_shorten_a_hold(self) -> None:
+        node = Node(l1=1)
+        node.make(b"p")
+        node.ask(ANN, b"p", tier=None, hold_until=5.0)
+        node.ask(ANN, b"p", tier=None, hold_until=2.0)
+        node.now = 3.0
+        node.engine.expire()
+        assert node.engine.evict(b"p", Tier.L1) is Fate.STAYS
+
+    def test_a_hold_that_ends_before_its_page_arrives_is_a_miss(self) -> None:
+        node = Node(l1=1, l2=1)
+        node.sink(b"p", Tier.L2)
+        waiting = node.ask(ANN, b"p", hold_until=5.0)
+        node.now = 6.0
+        node.engine.expire()
+        node.migrate()
+        assert node.wait_for(waiting) == Granted({b"p": None})
+
 
 class TestWriting:
     """A page is seen by others when its writer says it is complete, and never otherwise."""

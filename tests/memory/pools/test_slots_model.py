@@ -72,6 +72,7 @@ class SlotsModel(RuleBasedStateMachine):
         self.pending: dict[int, Pending] = {}
         self.moving: dict[int, Migration] = {}
         self.complete: set[bytes] = set()
+        self.disturbed = False
 
     @initialize(recomputable=st.booleans())
     def start(self, recomputable: bool) -> None:
@@ -101,7 +102,7 @@ class SlotsModel(RuleBasedStateMachine):
         for page, grant in outcome.grants.items():
             want = request.wants[page]
             if grant is None:
-                assert want.access is not Access.WRITE or page not in self.complete
+                assert want.access is not Access.WRITE or self.disturbed, "who wants to write gets a slot"
                 continue
             before = self.held[request.holder].get(page)
             until = request.hold_until
@@ -207,6 +208,7 @@ class SlotsModel(RuleBasedStateMachine):
             self.bytes[self.place(migration.destination)] = migration.page
             self.engine.finish_migration(migration.number)
         else:
+            self.disturbed = True
             if end is MigrationFailure.SOURCE_CORRUPT:
                 self.cluster.allowed.add(migration.page)
             self.engine.abort_migration(migration.number, end)
@@ -227,6 +229,7 @@ class SlotsModel(RuleBasedStateMachine):
 
     @rule(page=pages)
     def forget(self, page: bytes) -> None:
+        self.disturbed = True
         self.engine.forget([page])
         self.complete.discard(page)
         self.collect()
@@ -239,6 +242,7 @@ class SlotsModel(RuleBasedStateMachine):
     @rule(passed=seconds)
     def time_passes(self, passed: float) -> None:
         self.now += passed
+        self.disturbed = True
         for mine in self.held.values():
             for page, (grant, until) in list(mine.items()):
                 # A writer keeps its slot, though not the right to finish it, until it lets go.

@@ -93,7 +93,9 @@ def cases(draw: st.DrawFn, orders: tuple[tuple[int, ...], ...] = ORDERS) -> Case
         head_dim=draw(st.sampled_from([1, 2, 3, 8, 16, 40])),
         item_bytes=draw(st.sampled_from([1, 2, 4, 8])),
     )
-    layers, heads = draw(st.integers(1, layout.layers)), draw(st.integers(1, layout.total_heads))
+    layers = draw(st.integers(1, layout.layers))
+    # As many heads as a partition has, but across two of them, is where joining tokens would be wrong.
+    heads = draw(st.one_of(st.just(layout.heads), st.integers(1, layout.total_heads)))
     blocks, block_tokens = draw(st.integers(1, 24)), draw(st.sampled_from([1, 1, 2, 3, 4, 8, 16]))
     # No two moves share a block: what both wrote there would depend on their order.
     free = list(draw(st.permutations(range(blocks))))
@@ -121,3 +123,12 @@ def cases(draw: st.DrawFn, orders: tuple[tuple[int, ...], ...] = ORDERS) -> Case
         table=tuple(table),
         seed=draw(st.integers(0, 2**32)),
     )
+
+
+# Stacks whose rows are as long as a partition's, and lie across two partitions.
+STRADDLING = Case(
+    *(PageLayout(2, 2, 3, 8, 4, 8, 2), 2, 4, 0, 2, 6, 4, (0, 1, 2, 3), 0),
+    tokens=((0, 8), (1, 7)),
+    table=((3, 0), (5, 1)),
+    seed=11,
+)

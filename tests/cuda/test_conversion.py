@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 
 from memory_manager.layouts import BlockStacks, ConversionPath, Direction, PageConverter, PageLayout, PageMove
 from memory_manager.layouts.moves import checked
 from memory_manager.layouts.native import native
 
-from .cases import DIM_INNERMOST, Bytes, Case, cases
+from .cases import DIM_INNERMOST, STRADDLING, Bytes, Case, cases
 
 # How a case was converted: the stacks' allocation and the pages, afterwards.
 Result = tuple[Bytes, list[Bytes]]
@@ -78,6 +78,7 @@ class TestEveryPathFollowsTheDefinition:
         assert_same(by(ConversionPath.COPY, case, direction), by_definition(case, direction))
 
     @needs_module
+    @example(case=STRADDLING)
     @given(case=cases(DIM_INNERMOST))
     @settings(max_examples=100, deadline=None)
     def test_cpu(self, direction: Direction, case: Case) -> None:
@@ -86,6 +87,7 @@ class TestEveryPathFollowsTheDefinition:
         assert_same(by(ConversionPath.CPU, case, direction, threads=3), expected)
 
     @needs_module
+    @example(case=STRADDLING)
     @given(case=cases(DIM_INNERMOST))
     @settings(max_examples=100, deadline=None)
     def test_kernel_source(self, direction: Direction, case: Case) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.metadata
 import re
+import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -40,6 +43,35 @@ def declared() -> list[Requirement]:
     extras = project["optional-dependencies"]
     texts = [*project["dependencies"], *extras["models"], *extras["cpu"], *extras["dev"]]
     return [requirement for requirement in map(Requirement, texts) if requirement.name != project["name"]]
+
+
+def imported() -> Iterator[tuple[str, str]]:
+    """(file, top-level module) of every import at module scope of a third party, outside the packages of models."""
+    provided = importlib.metadata.packages_distributions()
+    for package in ("omniflow_backend", "memory_manager"):
+        for file in (ROOT / package).rglob("*.py"):
+            for statement in ast.parse(file.read_text(encoding="utf-8")).body:
+                if isinstance(statement, ast.Import):
+                    names = [alias.name for alias in statement.names]
+                elif isinstance(statement, ast.ImportFrom) and statement.module and statement.level == 0:
+                    names = [statement.module]
+                else:
+                    continue
+                for name in {name.split(".")[0] for name in names} - set(sys.stdlib_module_names):
+                    if not {"models", "compute"} & set(file.relative_to(ROOT).parts) and name in provided:
+                        yield str(file.relative_to(ROOT)), name
+
+
+def test_what_the_core_imports_is_declared_by_the_project() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    declared_names = {canonicalize_name(Requirement(text).name) for text in project["dependencies"]} | {project["name"]}
+    provided = importlib.metadata.packages_distributions()
+    undeclared = {
+        (file, name)
+        for file, name in imported()
+        if not declared_names & {canonicalize_name(distribution) for distribution in provided[name]}
+    }
+    assert undeclared == set()
 
 
 def test_every_line_pins_one_exact_version_once() -> None:

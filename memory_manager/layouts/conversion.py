@@ -72,7 +72,7 @@ class PageConverter:
             moves: no two of them write the same tokens of a page.
             threads: CPU threads to use; at most one for every (layer, kind).
             stream: handle of the CUDA stream of the stacks' GPU on which the copies are queued; the call returns
-                before they have run. Without meaning on the host.
+                before they have run, and what they use must stay until then. Without meaning on the host.
 
         Raises:
             ValueError: for a move that does not fit the layouts; nothing has been written.

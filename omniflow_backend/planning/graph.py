@@ -56,11 +56,9 @@ class FlowGraph:
 
     def ancestors(self, node: int, avoided: int | None = None) -> set[int]:
         """``node`` and all nodes from which it can be reached, not passing through ``avoided``."""
-        graph = (
-            self.full
-            if avoided is None or avoided == node
-            else self.full.subgraph(n for n in self.full if n != avoided)
-        )
+        if node == avoided:
+            return {node}
+        graph = self.full if avoided is None else self.full.subgraph(n for n in self.full if n != avoided)
         return self._nx.ancestors(graph, node) | {node}
 
     def below_loops(self, nodes: Iterable[int]) -> set[int]:

@@ -241,6 +241,20 @@ class TestEnding:
         assert check(graph).counted
 
 
+class TestOrder:
+    def test_branches_stand_in_bind_order_also_where_one_leads_back_to_the_anchor(self) -> None:
+        graph = GraphSpec(
+            (
+                node(bind(x="texts"), bind(x="2.a")),
+                node(bind(x="0.a"), outputs={"a": Text, "b": Text}),
+                node(bind(x="0.a")),
+                node(bind(x="0.a 1.a 2.a", y="1.b"), x=Many(Text), y=Many(Text)),
+            ),
+            (OutputSpec((Source(3, "a"),), many=True),),
+        )
+        assert check(graph).joined
+
+
 class TestBackpressure:
     @pytest.mark.parametrize("stream", [True, False])
     def test_does_not_stop_an_ordered_interface_that_runs_again_further_down(self, stream: bool) -> None:

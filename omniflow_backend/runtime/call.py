@@ -9,9 +9,9 @@ import heapq
 from collections.abc import Mapping
 from typing import Any
 
-from omniflow_backend.dsl.types import OptionalType, absent, required
+from omniflow_backend.dsl.types import absent
 from omniflow_backend.dsl.workflow import Placeholder
-from omniflow_backend.errors import BadInput, ErrorCode, Failure
+from omniflow_backend.errors import ErrorCode, Failure
 from omniflow_backend.planning.plan import (
     ENTRY,
     Alternative,
@@ -19,81 +19,18 @@ from omniflow_backend.planning.plan import (
     OutputBinding,
     Plan,
     PlannedNode,
-    PlannedOutput,
     Route,
 )
 from omniflow_backend.runtime.actions import Accept, Action, Activate, Emit, Fail, Finish, Stop
+from omniflow_backend.runtime.activation import Activation, StreamValue
 from omniflow_backend.runtime.count_join import CountBucket, CountJoinError, judged_first
 from omniflow_backend.runtime.leases import Leases
-from omniflow_backend.runtime.ordering import Siblings, pass_gate
-from omniflow_backend.runtime.paths import Token, order_key, show_path
+from omniflow_backend.runtime.ordering import pass_gate
+from omniflow_backend.runtime.outputs import CollectedOutputs
+from omniflow_backend.runtime.paths import Token, show_path
+from omniflow_backend.runtime.placeholders import check_placeholders
 from omniflow_backend.runtime.prefix_join import Bucket, WrongNumber
 from omniflow_backend.runtime.trace import Trace
-
-
-class Activation:
-    """One logical execution of an interface, from its creation (it may wait in a gate) to its end."""
-
-    __slots__ = (
-        "alternative",
-        "at",
-        "early",
-        "ends_at",
-        "inputs",
-        "lease",
-        "next_ordinal",
-        "node",
-        "number",
-        "origin",
-        "outstanding",
-        "producer",
-        "sequence",
-        "siblings",
-        "target",
-        "tokens",
-        "unaccepted",
-    )
-
-    def __init__(
-        self, number: int, node: PlannedNode, alternative: int, inputs: dict[str, Any], origin: Token, lease: Token
-    ) -> None:
-        self.number = number
-        self.sequence = number
-        self.node = node
-        self.alternative = alternative
-        self.inputs = inputs
-        self.origin = origin
-        self.lease = lease
-        self.at = lease
-        self.target: int = -1 if node.order_target is None else node.order_target
-        self.next_ordinal = 0
-        self.ends_at: int | None = None
-        self.early: dict[int, Mapping[str, Any]] = {}
-        self.producer: Activation | None = None
-        self.outstanding = 0
-        self.unaccepted = 0
-        self.tokens: list[Token] = []
-        self.siblings: dict[int, Siblings] | None = (
-            {target: Siblings(self.tokens) for target in node.gated_yields} if node.gated_yields else None
-        )
-
-
-class _StreamValue:
-    """One value of a streamed output, on its way to the caller."""
-
-    __slots__ = ("at", "output", "producer", "sequence", "target", "token", "value")
-
-    def __init__(
-        self, output: PlannedOutput, value: Any, token: Token, sequence: int, producer: Activation | None
-    ) -> None:
-        assert output.target is not None
-        self.output = output
-        self.value = value
-        self.token = token
-        self.at = token
-        self.sequence = sequence
-        self.target = output.target
-        self.producer = producer
 
 
 class Call:
@@ -112,7 +49,7 @@ class Call:
         self.request = request
         self.ended = False
         self._trace = trace
-        self._placeholders = _check_placeholders(plan, inputs)
+        self._placeholders = check_placeholders(plan, inputs)
         self._leases = Leases(plan)
         self._root = Token(ENTRY, None, 0, 0, None, None, {})
         self._root.scope = {ENTRY: self._root}
@@ -122,7 +59,7 @@ class Call:
         self._count_buckets: dict[int, CountBucket] = {}
         self._ready: dict[int, list[tuple[int, int, Activation]]] = {}
         self._busy: set[int] = set()
-        self._collected: list[list[tuple[Token, Any]]] = [[] for _ in plan.outputs]
+        self._collected = CollectedOutputs(plan)
         self._numbers = 0
         self._buffered = 0
         self.skipped: dict[int, int] = {}
@@ -450,10 +387,10 @@ class Call:
     def _present(self, binding: OutputBinding, value: Any, token: Token, producer: Activation) -> None:
         output = self.plan.outputs[binding.output]
         if not output.stream:
-            self._collected[output.index].append((token, value))
+            self._collected.add(output, token, value)
             return
         self._numbers += 1
-        item = _StreamValue(output, value, token, self._numbers, producer if binding.windowed else None)
+        item = StreamValue(output, value, token, self._numbers, producer if binding.windowed else None)
         if pass_gate(item):
             self._actions.append(Emit(output.name, value))
             if self._trace is not None:
@@ -463,7 +400,7 @@ class Call:
         if item.producer is not None:
             item.producer.outstanding += 1
 
-    def _emit(self, item: _StreamValue) -> None:
+    def _emit(self, item: StreamValue) -> None:
         self._actions.append(Emit(item.output.name, item.value))
         if self._trace is not None:
             self._trace.emitted(item.output.name, self._show(item.token))
@@ -496,7 +433,7 @@ class Call:
             siblings = token.activation.siblings.get(target)
             for item in siblings.freed(target) if siblings is not None else ():
                 if pass_gate(item):
-                    if isinstance(item, _StreamValue):
+                    if isinstance(item, StreamValue):
                         self._emit(item)
                     elif isinstance(item, Activation):
                         self._enqueue(item)
@@ -522,26 +459,11 @@ class Call:
         self._finish()
 
     def _finish(self) -> None:
-        outputs: dict[str, Any] = {}
-        for output in self.plan.outputs:
-            values = self._collected[output.index]
-            if output.stream:
-                continue
-            values.sort(key=lambda item: order_key(item[0], 0, output.ranks))
-            if output.required and not values:
-                self._fail(ErrorCode.OUTPUT_FAILED, f"required output {output.name!r} got no value", None)
-                return
-            if output.many:
-                outputs[output.name] = [value for _, value in values]
-            elif len(values) > 1:
-                self._fail(
-                    ErrorCode.OUTPUT_FAILED,
-                    f"output {output.name!r} takes one value and got {len(values)}; declare it many=True",
-                    None,
-                )
-                return
-            elif values:
-                outputs[output.name] = values[0][1]
+        try:
+            outputs = self._collected.results()
+        except WrongNumber as error:
+            self._fail(ErrorCode.OUTPUT_FAILED, str(error), None)
+            return
         self.ended = True
         self._actions.append(Finish(outputs))
         if self._trace is not None:
@@ -572,22 +494,5 @@ class Call:
         self._activations.clear()
         self._ready.clear()
         self._count_buckets.clear()
-        self._collected.clear()
+        self._collected = CollectedOutputs(self.plan)
         self._leases.closed.clear()
-
-
-def _check_placeholders(plan: Plan, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    unknown = sorted(inputs.keys() - plan.placeholders.keys())
-    if unknown:
-        known = ", ".join(plan.placeholders) or "none"
-        raise BadInput(f"workflow {plan.name!r} has no input {unknown[0]!r}; it has {known}")
-    values: dict[str, Any] = {}
-    for name, placeholder in plan.placeholders.items():
-        value = inputs.get(name)
-        if value is not None:
-            values[name] = required(placeholder.type).check(value, name)
-        elif placeholder.optional or isinstance(placeholder.type, OptionalType):
-            values[name] = placeholder.default
-        else:
-            raise BadInput(f"workflow {plan.name!r} needs input {name!r} ({placeholder.type})")
-    return values

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from omniflow_backend.runtime.paths import Token
 
 if TYPE_CHECKING:
-    from omniflow_backend.runtime.call import Activation
+    from omniflow_backend.runtime.activation import Activation
 
 
 class Ordered(Protocol):

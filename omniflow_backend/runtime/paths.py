@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from omniflow_backend.runtime.call import Activation
+    from omniflow_backend.runtime.activation import Activation
 
 PathKey = tuple[tuple[int, int, int, int], ...]
 

@@ -10,7 +10,8 @@ from typing import Any
 from omniflow_backend.errors import ErrorCode
 from omniflow_backend.planning.plan import Plan
 from omniflow_backend.runtime.actions import Accept, Action, Activate, Emit, Fail, Finish, Stop
-from omniflow_backend.runtime.call import Activation, Call
+from omniflow_backend.runtime.activation import Activation
+from omniflow_backend.runtime.call import Call
 from omniflow_backend.runtime.paths import Token
 from omniflow_backend.runtime.trace import Trace
 from tests.control.graphs import PLACEHOLDER_VALUES

@@ -150,6 +150,33 @@ class TestTheKernelIsCutIntoLaunches:
         self.assert_kernel_follows_the_definition(self.case(PageLayout(1, 2, 1, 16, 4, 75, 4), 2, 16, 1))
 
 
+def at_offset(array: Bytes, offset: int) -> Bytes:
+    """A copy that starts `offset` bytes after a line of the caches."""
+    spare = np.empty(array.nbytes + 128, np.uint8)
+    moved = spare[-spare.ctypes.data % 64 + offset :][: array.nbytes]
+    moved[:] = array
+    return moved
+
+
+@needs_module
+@pytest.mark.parametrize("direction", Direction)
+@pytest.mark.parametrize("offset", [0, 16])
+@pytest.mark.parametrize(
+    "layout",
+    [PageLayout(8, 2, 2, 64, 2, 64, 8), PageLayout(4, 2, 1, 32, 8, 75, 4), PageLayout(16, 1, 4, 64, 5, 20, 8)],
+    ids=["short-runs-of-whole-lines", "long-runs-of-odd-sizes", "short-runs-of-odd-sizes"],
+)
+def test_a_call_too_large_for_the_caches_follows_the_definition(
+    layout: PageLayout, offset: int, direction: Direction
+) -> None:
+    case = TestTheKernelIsCutIntoLaunches.case(layout, blocks=8, block_tokens=16, pages=2)
+    allocation = at_offset(case.stack_bytes(), offset)
+    pages = [at_offset(page, offset) for page in case.page_bytes()]
+    converter = PageConverter(case.stacks(allocation), layout)
+    (converter.store if direction is Direction.STORE else converter.load)(case.moves(pages), threads=2)
+    assert_same((allocation, pages), by_definition(case, direction))
+
+
 class TestArraysOfTorch:
     def test_bf16_tensors_convert_like_their_bits(self) -> None:
         torch = pytest.importorskip("torch")

@@ -51,6 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _show(findings: list[Finding]) -> None:
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     colours = {State.WORKS: "green", State.MISSING: "red", State.ABSENT: "yellow"}
@@ -59,7 +60,7 @@ def _show(findings: list[Finding]) -> None:
         table.add_column(column, overflow="fold")
     for finding in findings:
         state = f"[{colours[finding.state]}]{finding.state}[/]"
-        table.add_row(finding.what, state, finding.detail, finding.remedy)
+        table.add_row(finding.what, state, escape(finding.detail), escape(finding.remedy))
     Console().print(table)
 
 
@@ -132,32 +133,19 @@ def check_memory_manager() -> Finding:
     import numpy as np
 
     from memory_manager.client import MemoryManagerClient
+    from memory_manager.process import ManagerProcess
 
-    with tempfile.TemporaryDirectory(prefix="omniflow-doctor-") as directory:
-        endpoint = Path(directory, "memory.sock")
-        command = [
-            sys.executable,
-            "-m",
-            "memory_manager",
-            "--endpoint",
-            str(endpoint),
-            "--parent-pid",
-            str(os.getpid()),
-        ]
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-        try:
-            client = MemoryManagerClient(str(endpoint), name="doctor", timeout=10.0)
-            handle = client.put(np.arange(4), scope="doctor")
-            with client.open([handle]) as arrays:
-                sound = arrays[0].tolist() == [0, 1, 2, 3]
-            client.close()
-        except Exception as error:
-            return Finding(
-                "MemoryManager", State.MISSING, f"{type(error).__name__}: {error}", "run with --log-level DEBUG"
-            )
-        finally:
-            process.terminate()
-            process.communicate(timeout=10)
+    try:
+        with tempfile.TemporaryDirectory(prefix="omniflow-doctor-") as directory:
+            endpoint = Path(directory, "memory.sock")
+            with ManagerProcess(endpoint, ["--limit", "64MiB"]):
+                client = MemoryManagerClient(str(endpoint), name="doctor", timeout=10.0)
+                handle = client.put(np.arange(4), scope="doctor")
+                with client.open([handle]) as arrays:
+                    sound = arrays[0].tolist() == [0, 1, 2, 3]
+                client.close()
+    except Exception as error:
+        return Finding("MemoryManager", State.MISSING, f"{type(error).__name__}: {error}", "run with --log-level DEBUG")
     return Finding("MemoryManager", State.WORKS if sound else State.MISSING, "shared memory by handle, no copy")
 
 

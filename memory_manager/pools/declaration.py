@@ -19,6 +19,7 @@ PAGE_ALIGNMENT = 4096
 """Bytes. Pages lie on these boundaries in host memory and files, so that files are read and written directly."""
 _MAX_NAME = 256
 _MAX_DIMENSIONS = 16
+_MAX_SLOTS = 2**20
 
 
 class Tier(IntEnum):
@@ -217,11 +218,15 @@ class ParameterDeclaration:
     def _tier_contradictions(self) -> list[str]:
         if not self.tiers:
             return ["it needs at least one tier"]
-        return [
-            f"{tier.name} has {show_size(nbytes)}, one page takes {show_size(self._stride(tier))}"
-            for tier, nbytes in self.tiers.items()
-            if nbytes < self._stride(tier)
-        ]
+        reasons = []
+        for tier, nbytes in self.tiers.items():
+            if nbytes < self._stride(tier):
+                reasons.append(f"{tier.name} has {show_size(nbytes)}, one page takes {show_size(self._stride(tier))}")
+            elif self.slots(tier) > _MAX_SLOTS:
+                reasons.append(
+                    f"{tier.name} would have {self.slots(tier)} pages, {_MAX_SLOTS} at most; use larger pages"
+                )
+        return reasons
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import secrets
 import time
 from collections.abc import Callable
@@ -49,6 +50,8 @@ from memory_manager.pools.requests import (
 )
 from memory_manager.pools.tiers import ParameterTiers, this_machine
 
+logger = logging.getLogger(__name__)
+
 Answer: TypeAlias = Declared | PagesGranted | ParameterReport | MemoryManagerError | None
 """`None` is done; an error is one that `execute` would have raised."""
 
@@ -58,7 +61,7 @@ class _Building:
     """Memory and files of a parameter are being made; who waits for it."""
 
     declaration: ParameterDeclaration
-    tiers: Future[ParameterTiers]
+    pool: Future[ParameterPool]
     tickets: list[int]
 
 
@@ -187,35 +190,39 @@ class Parameters:
         if number is not None:
             return self._declared(number)
         if building is None:
-            tiers = self._builder.submit(self._build, declaration)
-            building = self._building[name] = _Building(declaration, tiers, [])
-            tiers.add_done_callback(lambda _: self._wake())
+            pool = self._builder.submit(self._build, declaration)
+            building = self._building[name] = _Building(declaration, pool, [])
+            pool.add_done_callback(lambda _: self._wake())
         building.tickets.append(next(self._tickets))
         return building.tickets[-1]
 
-    def _build(self, declaration: ParameterDeclaration) -> ParameterTiers:
+    def _build(self, declaration: ParameterDeclaration) -> ParameterPool:
         directory = self._directory
         if directory is None:
             if Tier.L3 in declaration.tiers:
                 raise DeclarationRefused(declaration.name, ["this manager was started without a directory for L3"])
             directory = Path()
         machine = this_machine(directory, self._host_bytes())
-        return ParameterTiers(declaration, self._device, self._host, directory, machine)
+        tiers = ParameterTiers(declaration, self._device, self._host, directory, machine)
+        return ParameterPool(tiers, self._guard(declaration), self._wake)
 
     def _take_built(self) -> list[tuple[int, Answer]]:
         answers: list[tuple[int, Answer]] = []
         for name, building in list(self._building.items()):
-            if not building.tiers.done():
+            if not building.pool.done():
                 continue
             del self._building[name]
             answer: Answer
             try:
-                tiers = building.tiers.result()
+                pool = building.pool.result()
             except MemoryManagerError as error:
                 answer = error
+            except Exception as error:
+                logger.exception("could not make a parameter", extra={"parameter": name})
+                answer = DeclarationRefused(name, [f"{type(error).__name__}: {error}"])
             else:
                 number = next(self._numbers)
-                self._pools[number] = ParameterPool(tiers, self._guard(building.declaration), self._wake)
+                self._pools[number] = pool
                 self._by_name[name] = number
                 answer = self._declared(number)
             answers += ((ticket, answer) for ticket in building.tickets)

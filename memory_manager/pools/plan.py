@@ -41,12 +41,13 @@ def plan(table: SlotTable, request: Request) -> Plan:
 
 def _sort(table: SlotTable, request: Request, want: Want, found: Plan) -> None:
     copies = table.copies(want.page)
-    complete = table.complete(want.page)
-    here = complete if request.tier is None else copies.get(request.tier)
-    making = next((slot for slot in copies.values() if slot.writer is not None), None)
+    here = table.complete(want.page) if request.tier is None else copies.get(request.tier)
     if here is not None and here.state is SlotState.COMPLETE:
         found.present.append((want, here))
-    elif request.tier is None or (making is not None and want.access is Access.READ):
+        return
+    complete = table.complete(want.page)
+    making = next((slot for slot in copies.values() if slot.writer is not None), None)
+    if request.tier is None or (making is not None and want.access is Access.READ):
         found.misses.append(want)
     elif making is not None:
         if making.writer != request.holder or making is not here:

@@ -165,6 +165,20 @@ class MigrationFailure(Enum):
     DESTINATION_FULL = "the destination cannot take anything now"
 
 
+@dataclass(slots=True)
+class Counters:
+    """What has happened since the start."""
+
+    hits: int = 0
+    misses: int = 0
+    joined: int = 0
+    migrations: int = 0
+    failed_migrations: int = 0
+    corrupt_pages: int = 0
+    refused_requests: int = 0
+    expired_holds: int = 0
+
+
 class EvictionGuard(Protocol):
     """What the cluster knows. Asked before the last copy of this node is dropped."""
 

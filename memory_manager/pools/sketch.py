@@ -6,7 +6,6 @@ import xxhash
 
 _ROWS = 4
 _MAX_COUNT = 15
-_COUNT = bytes(min(count + 1, _MAX_COUNT) for count in range(256))
 _HALF = bytes(count // 2 for count in range(256))
 _SAMPLE = 10
 """Requests per entry between two halvings, as in the TinyLFU paper."""
@@ -29,11 +28,13 @@ class FrequencySketch:
     def record(self, page: bytes) -> bool:
         """The page was asked for. Whether all counts have been halved by this."""
         cells = self._cells(page)
-        lowest = min(row[cell] for row, cell in zip(self._rows, cells, strict=True))
-        # Conservative update: only the lowest counters can be exact, the others are too high already.
-        for row, cell in zip(self._rows, cells, strict=True):
-            if row[cell] == lowest:
-                row[cell] = _COUNT[lowest]
+        counts = [row[cell] for row, cell in zip(self._rows, cells, strict=True)]
+        lowest = min(counts)
+        if lowest < _MAX_COUNT:
+            # Conservative update: only the lowest counters can be exact, the others are too high already.
+            for row, cell, count in zip(self._rows, cells, counts, strict=True):
+                if count == lowest:
+                    row[cell] = lowest + 1
         self._recorded += 1
         if self._recorded < self._sample:
             return False

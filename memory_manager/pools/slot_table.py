@@ -124,8 +124,11 @@ class SlotTable:
 
     def complete(self, page: PageId) -> Slot | None:
         """The fastest complete copy."""
-        found = [slot for slot in self.copies(page).values() if slot.state is SlotState.COMPLETE]
-        return min(found, key=lambda slot: slot.tier) if found else None
+        found: Slot | None = None
+        for slot in self.copies(page).values():
+            if slot.state is SlotState.COMPLETE and (found is None or slot.tier < found.tier):
+                found = slot
+        return found
 
     def pages(self) -> list[PageId]:
         """Pages with at least one complete copy."""

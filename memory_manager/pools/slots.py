@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from memory_manager.pools.deadlines import Deadlines
 from memory_manager.pools.declaration import Tier
 from memory_manager.pools.errors import StaleReservation
 from memory_manager.pools.in_flight import MigrationsInFlight
@@ -16,6 +16,7 @@ from memory_manager.pools.plan import Plan, plan
 from memory_manager.pools.pressure import Fate, Pressure, Room
 from memory_manager.pools.requests import (
     Access,
+    Counters,
     EvictionGuard,
     Grant,
     Granted,
@@ -37,18 +38,13 @@ _SUSPENSION = 1.0
 """Seconds for which nothing is sent to a tier that failed to take a page."""
 
 
-@dataclass(slots=True)
-class Counters:
-    """What has happened since the start."""
+@dataclass(frozen=True, slots=True)
+class _HoldEnds:
+    """A holder may hold a slot no longer, unless that has been extended."""
 
-    hits: int = 0
-    misses: int = 0
-    joined: int = 0
-    migrations: int = 0
-    failed_migrations: int = 0
-    corrupt_pages: int = 0
-    refused_requests: int = 0
-    expired_holds: int = 0
+    slot: Slot
+    kind: HolderKind
+    holder: Holder
 
 
 class SlotEngine:
@@ -81,7 +77,7 @@ class SlotEngine:
         self._queues: dict[Tier, deque[Request]] = {tier: deque() for tier in self.table.tiers}
         self._behind_writer: dict[PageId, list[Request]] = {}
         self._outcomes: list[tuple[int, Outcome]] = []
-        self._deadlines: list[tuple[float, int, Request | tuple[Slot, HolderKind, Holder] | None]] = []
+        self._deadlines: Deadlines[Request | _HoldEnds | None] = Deadlines()
 
     # Requests
 
@@ -104,7 +100,7 @@ class SlotEngine:
             ValueError: if a page is wanted in two ways, a look-up wants to write, or the tier does not exist.
         """
         unique = {want.page: want for want in wants}
-        if any(unique[want.page] != want for want in wants):
+        if len(unique) < len(wants) and any(unique[want.page] != want for want in wants):
             raise ValueError("one request wants one page in two ways")
         if tier is None and any(want.access is not Access.READ for want in wants):
             raise ValueError("writing needs a tier to write to")
@@ -118,7 +114,7 @@ class SlotEngine:
             self._queues[tier].append(request)
         if self._outcomes and self._outcomes[-1][0] == request.number:
             return self._outcomes.pop()[1]
-        heapq.heappush(self._deadlines, (deadline, next(self._numbers), request))
+        self._deadlines.add(deadline, request)
         return request.number
 
     def cancel(self, number: int) -> None:
@@ -245,7 +241,7 @@ class SlotEngine:
         elif migration.kind is HolderKind.OFFLOAD:
             until = self._clock() + _SUSPENSION
             self._pressure.suspend(destination.tier, until)
-            heapq.heappush(self._deadlines, (until, next(self._numbers), None))
+            self._deadlines.add(until, None)
         self._in_flight.let_go(migration, source, destination)
         self._wake(migration.becomes)
         self._settle()
@@ -255,19 +251,16 @@ class SlotEngine:
     @property
     def next_deadline(self) -> float | None:
         """When `expire` has something to do at the latest."""
-        return self._deadlines[0][0] if self._deadlines else None
+        return self._deadlines.next
 
     def expire(self) -> None:
         """Refuse requests and end holds whose time is over, and look again whether others can go on."""
         now = self._clock()
-        while self._deadlines and self._deadlines[0][0] <= now:
-            match heapq.heappop(self._deadlines)[2]:
-                case Request() as request if request.number in self._waiting:
-                    self._refuse(request, request.obstacle)
-                case (slot, kind, holder):
-                    until = slot.holders[kind].get(holder)
-                    if until is not None and until <= now:
-                        self._expire_hold(slot, kind, holder)
+        for event in self._deadlines.due(now):
+            if isinstance(event, _HoldEnds):
+                self._end_hold(event, now)
+            elif event is not None and event.number in self._waiting:
+                self._refuse(event, event.obstacle)
         self._settle()
 
     @property
@@ -323,14 +316,14 @@ class SlotEngine:
                 self._in_flight.begin(source, slot)
                 self._hold(request, want, slot)
         request.obstacle = Obstacle.MIGRATION
-        self._advance(request)
+        if not request.migrations:
+            self._grant(request)
 
     def _hold(self, request: Request, want: Want, slot: Slot) -> None:
         if self.table.hold(slot, request.kind, request.holder, request.hold_until):
             request.fresh.add(want.page)
-        if request.hold_until is not None:
-            item = (slot, request.kind, request.holder)
-            heapq.heappush(self._deadlines, (request.hold_until, next(self._numbers), item))
+            if request.hold_until is not None:
+                self._deadlines.add(request.hold_until, _HoldEnds(slot, request.kind, request.holder))
         request.grants[want.page] = Grant(want.page, slot.ref, slot.writer is not None)
         if slot.migration is not None:
             self._in_flight.follow(slot.migration, request)
@@ -345,6 +338,9 @@ class SlotEngine:
                 request.grants[page] = None
                 if slot is not None and page in request.fresh:
                     self.table.let_go(slot, request.holder)
+        self._grant(request)
+
+    def _grant(self, request: Request) -> None:
         del self._waiting[request.number]
         self._outcomes.append((request.number, Granted(request.grants)))
 
@@ -400,7 +396,14 @@ class SlotEngine:
         if writes:
             self._wake(page)
 
-    def _expire_hold(self, slot: Slot, kind: HolderKind, holder: Holder) -> None:
+    def _end_hold(self, event: _HoldEnds, now: float) -> None:
+        slot, kind, holder = event.slot, event.kind, event.holder
+        until = slot.holders[kind].get(holder)
+        if until is None:
+            return
+        if until > now:
+            self._deadlines.add(until, event)
+            return
         self.counters.expired_holds += 1
         if slot.writer != holder:
             self.table.let_go(slot, holder, kind)

@@ -79,6 +79,7 @@ class TestRefusal:
         [
             ({"tiers": {}}, "at least one tier"),
             ({"tiers": {Tier.L1: 100}}, "L1 has 100 bytes, one page takes 3 KiB"),
+            ({"tiers": {Tier.L1: 64 * GIB}}, "L1 would have 22369621 pages, 1048576 at most"),
             ({"page_size": 0}, "must be positive"),
             ({"name": ""}, "name"),
             ({"sub_names": (OuterDimension("kv", ("0",)),)}, "different names"),
@@ -94,7 +95,7 @@ class TestRefusal:
             replace(declare(SIZES), **change)
 
     def test_all_tiers_a_machine_cannot_have_are_named(self) -> None:
-        wanted = declare(tier_sizes(L1="2GiB", L2="4GiB", L3="40GiB"))
+        wanted = replace(declare(SIZES), page_size=1024, tiers=tier_sizes(L1="2GiB", L2="4GiB", L3="40GiB"))
         with pytest.raises(DeclarationRefused) as refused:
             Machine(host_bytes=5 * GIB, disk_bytes=10 * GIB).refuse(wanted)
         assert refused.value.reasons == (
@@ -103,7 +104,7 @@ class TestRefusal:
         )
 
     def test_device_memory_is_counted_apart_where_it_is_apart(self) -> None:
-        wanted = declare(tier_sizes(L1="2GiB", L2="4GiB"))
+        wanted = replace(declare(SIZES), page_size=1024, tiers=tier_sizes(L1="2GiB", L2="4GiB"))
         Machine(host_bytes=4 * GIB, disk_bytes=0, device_bytes=2 * GIB).refuse(wanted)
         with pytest.raises(DeclarationRefused, match="2 GiB of device memory wanted, the machine has 1 GiB left"):
             Machine(host_bytes=4 * GIB, disk_bytes=0, device_bytes=GIB).refuse(wanted)

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from memory_manager.pools.declaration import ParameterDeclaration, Tier
 from memory_manager.pools.errors import DeclarationRefused, PagesUnavailable, StaleReservation
 from memory_manager.pools.requests import Access, Want
 from memory_manager.process import ManagerProcess
-from tests.memory.pools.pages import declare, shared
+from tests.memory.pools.pages import shared
 
 KV = shared()
 PLACE = (("1",), ("v", "left"))
@@ -165,7 +166,7 @@ def test_a_name_stands_for_one_declaration(client: ParameterClient, other: Param
     with pytest.raises(DeclarationRefused, match="declared differently already"):
         client.declare(shared(slots=5))
     with pytest.raises(DeclarationRefused, match="host memory wanted"):
-        client.declare(declare({Tier.L1: 2**50}, name="too large"))
+        client.declare(replace(KV, name="too large", page_size=2**20, tiers={Tier.L1: 2**46}))
     with pytest.raises(RequestRefused, match="has no L2 in memory"):
         client.storage(KV, Tier.L2)
 

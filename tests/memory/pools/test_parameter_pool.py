@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ import pytest
 from memory_manager.devices.cpu import CpuMemory, available_bytes
 from memory_manager.pools.declaration import Machine, Recomputation, Tier
 from memory_manager.pools.errors import DeclarationRefused
+from memory_manager.pools.files import PageFile
 from memory_manager.pools.paging import Array
 from memory_manager.pools.parameter_pool import ParameterPool
 from memory_manager.pools.requests import Access, Grant, Granted, Holder, NodeAlone, Outcome, Want
@@ -167,13 +169,22 @@ def test_a_file_that_stops_working_loses_no_preserved_page(make: Callable[..., P
     pool.pool.tiers.file = None
 
 
-def test_a_machine_that_cannot_have_the_tiers_refuses_and_keeps_nothing(tmp_path: Path) -> None:
-    declaration = declare({Tier.L1: PAGE, Tier.L3: 2**50})
-    machine = replace(this_machine(tmp_path, available_bytes()), disk_bytes=2**60)
-    before = available_bytes()
-    with pytest.raises(DeclarationRefused, match="cannot give"):
-        ParameterTiers(declaration, CpuMemory(), CpuMemory(), tmp_path, machine)
+def test_a_machine_that_cannot_have_the_tiers_refuses_and_keeps_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declaration = declare({Tier.L1: PAGE, Tier.L3: 4 * STRIDE})
+    file_bytes, plain = PageFile.nbytes(4, STRIDE), os.posix_fallocate
+
+    def full(descriptor: int, offset: int, nbytes: int) -> None:
+        if nbytes == file_bytes:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        plain(descriptor, offset, nbytes)
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    descriptors = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(DeclarationRefused, match=r"cannot give .* No space left"):
+        ParameterTiers(declaration, CpuMemory(), CpuMemory(), tmp_path, this_machine(tmp_path, available_bytes()))
     assert list(tmp_path.iterdir()) == []
-    assert available_bytes() > before // 2
+    assert len(os.listdir("/proc/self/fd")) == descriptors
     with pytest.raises(DeclarationRefused, match="host memory wanted"):
         ParameterTiers(declaration, CpuMemory(), CpuMemory(), tmp_path, Machine(100, 2**60))

@@ -12,7 +12,7 @@ STAGES := control memory environment cuda gpu speech compute triton demo
 NAMED := $(foreach stage,$(STAGES),$(wildcard tests/$(stage)))
 TESTS := $(NAMED) $(filter-out $(NAMED),$(patsubst %/,%,$(wildcard tests/*/)))
 
-.PHONY: demo test lint env bench clean
+.PHONY: demo test lint env bench schedules soak clean
 
 demo: env
 	$(BIN)/omniflow demo
@@ -28,6 +28,15 @@ lint: env
 # Does nothing, quickly, when the environment is already what the lock says.
 env:
 	@PYTHONPATH=tools python3 -m environment.build --environment "$(VENV)" --python "$(PYTHON)"
+	@$(BIN)/python cuda/build.py
+
+# A million random schedules against the oracle; a failure prints the seed that replays it.
+schedules: env
+	$(BIN)/python -m tests.control.oracle --schedules 1000000
+
+# An hour of streams, cancels and killed roles on a real server.
+soak: env
+	$(BIN)/python tools/load/soak.py --minutes 60
 
 bench: env
 	$(BIN)/python tools/bench

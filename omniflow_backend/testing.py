@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +12,7 @@ from omniflow_backend.drivers.in_process import InProcessDriver, StreamedValue, 
 from omniflow_backend.dsl.interface import Role
 from omniflow_backend.errors import CallError, Failure
 from omniflow_backend.planning.plan import Plan
-from omniflow_backend.runtime.trace import TraceEvent
+from omniflow_backend.runtime.trace import Trace, TraceEvent
 
 
 @dataclass(slots=True)
@@ -47,8 +48,9 @@ def run(
 
     async def go() -> CallResult:
         driver = InProcessDriver(plan, roles=roles, triton_models=triton_models)
+        trace = Trace(time.monotonic)
         try:
-            return await collect(driver, inputs, timeout_s=timeout_s, session_id=session_id, trace=True)
+            return await collect(driver, inputs, timeout_s=timeout_s, session_id=session_id, trace=trace)
         finally:
             driver.close()
 

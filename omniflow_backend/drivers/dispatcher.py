@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from omniflow_backend.drivers.counts import NodeCounts, WorkflowCounts
 from omniflow_backend.drivers.role_host import ActivationRequest, ActivationSink
 from omniflow_backend.errors import BadInput, ErrorCode, Failure
 from omniflow_backend.planning.plan import Plan, PlannedNode
@@ -76,6 +77,7 @@ class RunningCall:
         self.deadline = deadline
         self.trace = trace
         self.replicas: dict[str, Any] = {}
+        self._counts = dispatcher.counts
         self._dispatcher = dispatcher
         self._call = call
         self._listener = listener
@@ -98,6 +100,8 @@ class RunningCall:
     def start(self) -> None:
         """Called by the dispatcher when the session admits the call."""
         if not self._call.ended:
+            if self.trace is not None:
+                self.trace.admitted()
             self.apply(self._call.start())
 
     def apply(self, actions: Sequence[Action]) -> None:
@@ -126,9 +130,11 @@ class RunningCall:
                 if started is not None:
                     started.cancel()
             case Finish(outputs):
+                self._counts.finished += 1
                 self._listener.on_finish(outputs)
                 self._terminated()
             case Fail(failure):
+                self._counts.count_failure(failure.code)
                 self._listener.on_fail(failure)
                 self._terminated()
 
@@ -146,11 +152,14 @@ class RunningCall:
             deadline=self.deadline,
             credits=self._call.plan.window,
         )
-        sink = _Sink(self, number)
+        counts = self._counts.nodes[node.index]
+        counts.activations += 1
+        sink = _Sink(self, number, counts)
         try:
             started = self._dispatcher.executor.start(node, self, request, sink)
         except Exception as error:
             log.exception("could not start %s", node.name)
+            counts.failures += 1
             self.apply(self._call.on_error(number, ErrorCode.INTERNAL, f"could not start the activation: {error}"))
             return
         if not sink.ended:
@@ -160,6 +169,10 @@ class RunningCall:
         if self._timer is not None:
             self._timer.cancel()
         self._started.clear()
+        for node, skips in self._call.skipped.items():
+            self._counts.nodes[node].skips += skips
+        for node, buckets in self._call.impossible.items():
+            self._counts.nodes[node].impossible += buckets
         self._dispatcher._ended(self)
 
     def _expire(self) -> None:
@@ -167,27 +180,40 @@ class RunningCall:
 
 
 class _Sink:
-    __slots__ = ("_number", "_run", "ended")
+    __slots__ = ("_counts", "_number", "_run", "_since", "ended")
 
-    def __init__(self, run: RunningCall, number: int) -> None:
+    def __init__(self, run: RunningCall, number: int, counts: NodeCounts) -> None:
         self._run = run
         self._number = number
+        self._counts = counts
+        self._since = time.monotonic()
         self.ended = False
 
     def on_yield(self, ordinal: int, fields: Mapping[str, Any]) -> None:
         self._run.apply(self._run._call.on_yield(self._number, ordinal, fields))
 
-    def on_end(self, yields: int) -> None:
+    def on_end(self, yields: int, run_s: float | None = None) -> None:
         self._forget()
+        self._time(run_s)
         self._run.apply(self._run._call.on_end(self._number, yields))
 
     def on_error(self, code: ErrorCode, message: str) -> None:
         self._forget()
+        self._counts.failures += 1
         self._run.apply(self._run._call.on_error(self._number, code, message))
 
     def _forget(self) -> None:
         self.ended = True
         self._run._started.pop(self._number, None)
+
+    def _time(self, run_s: float | None) -> None:
+        now = time.monotonic()
+        total = now - self._since
+        run = total if run_s is None else min(run_s, total)
+        self._counts.run_s += run
+        self._counts.queue_s += total - run
+        if self._run.trace is not None and run_s is not None:
+            self._run.trace.begun(self._number, now - run)
 
 
 class Dispatcher:
@@ -197,6 +223,7 @@ class Dispatcher:
         self.plan = plan
         self.executor = executor
         self.loop = loop
+        self.counts = WorkflowCounts.of(plan)
         self._admission = Admission()
         self._calls: dict[str, RunningCall] = {}
         self._keys = itertools.count()
@@ -215,22 +242,23 @@ class Dispatcher:
         session_id: str | None = None,
         timeout_s: float | None = None,
         cancel_previous: bool = False,
-        trace: bool = False,
+        trace: Trace | None = None,
     ) -> RunningCall | None:
         """Start a call, or queue it behind its session's earlier ones. ``request_id`` is the caller's and need not be
-        unique.
+        unique. ``trace`` takes what happens.
 
         Bad inputs reach ``listener.on_fail`` at once, and ``None`` is returned.
         """
         key = f"{self.plan.name}-{next(self._keys)}"
-        recorder = Trace(time.monotonic) if trace else None
+        self.counts.started += 1
         try:
-            call = Call(self.plan, request_id or key, inputs, recorder)
+            call = Call(self.plan, request_id or key, inputs, trace)
         except BadInput as error:
+            self.counts.failed += 1
             listener.on_fail(Failure(ErrorCode.BAD_INPUT, str(error), workflow=self.plan.name, request=request_id))
             return None
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        run = RunningCall(self, key, call, listener, session_id, deadline, recorder)
+        run = RunningCall(self, key, call, listener, session_id, deadline, trace)
         self._calls[key] = run
         self._follow(self._admission.submit(key, session_id, cancel_previous=cancel_previous))
         return run

@@ -29,7 +29,9 @@ class ActivationSink(Protocol):
 
     def on_yield(self, ordinal: int, fields: Mapping[str, Any]) -> None: ...
 
-    def on_end(self, yields: int) -> None: ...
+    def on_end(self, yields: int, run_s: float | None = None) -> None:
+        """``run_s``: seconds from the beginning of the interface function to here, where that is known."""
+        ...
 
     def on_error(self, code: ErrorCode, message: str) -> None: ...
 
@@ -89,14 +91,19 @@ class Context:
 
 @dataclass(slots=True, eq=False)
 class RunningActivation:
-    """A started activation: give it credits, or cancel it. After ``cancel`` its sink hears nothing more."""
+    """A started activation: give it credits, or cancel it. After ``cancel`` its sink hears nothing more.
+
+    ``begun`` is when the interface function began (``time.monotonic``), ``released`` whether it has come back.
+    """
 
     context: Context
     sink: ActivationSink
     granted: int
-    on_done: Callable[[RunningActivation], None]
+    host: RoleHost
     yielded: int = 0
     ended: bool = False
+    begun: float | None = None
+    released: bool = False
     task: asyncio.Task[None] | None = None
     timer: asyncio.TimerHandle | None = None
     waiter: asyncio.Future[None] | None = None
@@ -113,10 +120,21 @@ class RunningActivation:
         """Stop at the next step: hooks run, generators are closed, later events are dropped."""
         already = self.ended
         self._finish()
+        if not already:
+            self._stop()
+
+    def expire(self, message: str) -> None:
+        """Fail with ``DEADLINE_EXCEEDED`` and stop the function."""
+        if not self.ended:
+            self.fail(ErrorCode.DEADLINE_EXCEEDED, message)
+            self._stop()
+
+    def _stop(self) -> None:
         self.context.cancel()
         self._wake_thread()
-        if not already and self.task is not None:
+        if self.task is not None:
             self.task.cancel()
+        self.host.stopped(self)
 
     def _wake_thread(self) -> None:
         if self.thread_credits is not None:
@@ -136,7 +154,7 @@ class RunningActivation:
     def end(self) -> None:
         if not self.ended:
             self._finish()
-            self.sink.on_end(self.yielded)
+            self.sink.on_end(self.yielded, None if self.begun is None else time.monotonic() - self.begun)
 
     def fail(self, code: ErrorCode, message: str) -> None:
         if not self.ended:
@@ -149,20 +167,28 @@ class RunningActivation:
         self.ended = True
         if self.timer is not None:
             self.timer.cancel()
-        self.on_done(self)
+        self.host.finished(self)
 
 
 class RoleHost:
     """Executes one role's interfaces on an event loop.
 
     Plain functions run in ``executor``; without one they run inline, which only suits tests and functions that do not
-    block.
+    block. ``on_hang`` is called for an activation whose function has not come back ``Role.hang_timeout_s`` after it was
+    cancelled; one that still waits for its turn is not meant.
     """
 
-    def __init__(self, role: Role, loop: asyncio.AbstractEventLoop, executor: Executor | None = None) -> None:
+    def __init__(
+        self,
+        role: Role,
+        loop: asyncio.AbstractEventLoop,
+        executor: Executor | None = None,
+        on_hang: Callable[[RunningActivation], None] | None = None,
+    ) -> None:
         self.role = role
         self._loop = loop
         self._executor = executor
+        self._on_hang = on_hang
         self._running: set[RunningActivation] = set()
 
     @property
@@ -173,7 +199,7 @@ class RoleHost:
     def start(self, request: ActivationRequest, sink: ActivationSink) -> RunningActivation:
         """Begin an activation. Inputs are taken as they are: callers check them where they enter the system."""
         spec = self.role.interfaces.get(request.interface)
-        activation = RunningActivation(Context(request), sink, request.credits, self._running.discard)
+        activation = RunningActivation(Context(request), sink, request.credits, self)
         self._running.add(activation)
         if spec is None:
             known = ", ".join(self.role.interfaces)
@@ -201,6 +227,21 @@ class RoleHost:
         for activation in list(self._running):
             activation.cancel()
 
+    def finished(self, activation: RunningActivation) -> None:
+        """Called by an activation whose last event has been decided."""
+        self._running.discard(activation)
+
+    def stopped(self, activation: RunningActivation) -> None:
+        """Called by an activation that was cancelled or ran past its deadline: its function must come back in time."""
+        limit = self.role.hang_timeout_s
+        # A thread sets ``begun`` before it looks whether it is cancelled: so none slips through.
+        if self._on_hang is not None and limit is not None and activation.begun is not None:
+            self._loop.call_later(limit, self._look_at, activation)
+
+    def _look_at(self, activation: RunningActivation) -> None:
+        if not activation.released and self._on_hang is not None:
+            self._on_hang(activation)
+
     def _set_timer(self, activation: RunningActivation, spec: InterfaceSpec, request: ActivationRequest) -> None:
         limits = [spec.timeout_ms / 1000] if spec.timeout_ms is not None else []
         if request.deadline is not None:
@@ -212,13 +253,11 @@ class RoleHost:
 
     @staticmethod
     def _expire(activation: RunningActivation, name: str, limit: float) -> None:
-        activation.fail(ErrorCode.DEADLINE_EXCEEDED, f"{name} did not end within its {limit:.3g} s")
-        activation.context.cancel()
-        if activation.task is not None:
-            activation.task.cancel()
+        activation.expire(f"{name} did not end within its {limit:.3g} s")
 
     @staticmethod
     def _run_inline(activation: RunningActivation, function: Callable[..., Any], inputs: Mapping[str, Any]) -> None:
+        activation.begun = time.monotonic()
         try:
             activation.give(function(activation.context, **inputs))
         except Exception as error:
@@ -230,6 +269,7 @@ class RoleHost:
     async def _run_async_function(
         activation: RunningActivation, function: Callable[..., Any], inputs: Mapping[str, Any]
     ) -> None:
+        activation.begun = time.monotonic()
         try:
             activation.give(await function(activation.context, **inputs))
         except asyncio.CancelledError:
@@ -238,10 +278,13 @@ class RoleHost:
             activation.fail(*describe_error(error))
         else:
             activation.end()
+        finally:
+            activation.released = True
 
     async def _run_async_generator(
         self, activation: RunningActivation, function: Callable[..., Any], inputs: Mapping[str, Any]
     ) -> None:
+        activation.begun = time.monotonic()
         generator = function(activation.context, **inputs)
         try:
             async for value in generator:
@@ -254,11 +297,15 @@ class RoleHost:
         else:
             activation.end()
         finally:
-            await generator.aclose()
+            try:
+                await generator.aclose()
+            finally:
+                activation.released = True
 
     async def _run_generator(
         self, activation: RunningActivation, function: Callable[..., Any], inputs: Mapping[str, Any]
     ) -> None:
+        activation.begun = time.monotonic()
         try:
             generator: Iterator[Any] = function(activation.context, **inputs)
             try:
@@ -283,9 +330,10 @@ class RoleHost:
     def _function_in_thread(
         self, activation: RunningActivation, function: Callable[..., Any], inputs: Mapping[str, Any]
     ) -> None:
-        if activation.context.cancelled:
-            return
+        activation.begun = time.monotonic()
         try:
+            if activation.context.cancelled:
+                return
             value = function(activation.context, **inputs)
         except asyncio.CancelledError:
             self._post(activation.fail, ErrorCode.CANCELLED, "the activation was cancelled")
@@ -293,6 +341,8 @@ class RoleHost:
             self._post(activation.fail, *describe_error(error))
         else:
             self._post(self._give_and_end, activation, value)
+        finally:
+            activation.released = True
 
     def _generator_in_thread(
         self,
@@ -302,6 +352,7 @@ class RoleHost:
         credits: threading.Condition,
     ) -> None:
         context = activation.context
+        activation.begun = time.monotonic()
         made = 0
         try:
             if context.cancelled:
@@ -324,6 +375,8 @@ class RoleHost:
             self._post(activation.fail, *describe_error(error))
         else:
             self._post(activation.end)
+        finally:
+            activation.released = True
 
     def _post(self, callback: Callable[..., None], *args: Any) -> None:
         try:

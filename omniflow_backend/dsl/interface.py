@@ -88,10 +88,12 @@ class Role:
     """A class that owns a model or a tool, served by one Triton model in one or more replicas.
 
     ``options`` are those given to ``Workflow.role``. ``threads`` is the number of worker threads for interfaces written
-    as plain functions.
+    as plain functions. A role that has not let go of a cancelled activation after ``hang_timeout_s`` seconds is taken
+    for hung, and on a server its process is restarted; ``None`` waits for ever.
     """
 
     threads: ClassVar[int] = 1
+    hang_timeout_s: ClassVar[float | None] = 10.0
     interfaces: ClassVar[Mapping[str, InterfaceSpec]] = {}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

@@ -35,6 +35,7 @@ class Health:
                     "state": model.state.value,
                     "pid": model.pid,
                     "restarts": model.restarts,
+                    "hangs": model.hangs,
                     **({"reason": model.reason} if model.reason else {}),
                 }
                 for model in self.models

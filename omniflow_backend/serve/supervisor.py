@@ -5,18 +5,21 @@ Triton itself never does, and goes on calling them ready.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import selectors
+import signal
 import threading
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
 from omniflow_backend.serve.triton_control import ControlError, TritonControl
+from omniflow_backend.triton.hang_report import HangReport, HangReports
 from omniflow_backend.triton.registration import Registration, read_registration
 
 log = logging.getLogger(__name__)
@@ -56,7 +59,8 @@ class RestartPolicy:
 class ModelStatus:
     """One model.
 
-    ``pid`` is ``None`` for models whose process is not ours to watch. ``reason`` tells why it is not ready.
+    ``pid`` is ``None`` for models whose process is not ours to watch. ``hangs`` counts the processes that were killed
+    because they hung; they are among the ``restarts``. ``reason`` tells why it is not ready.
     """
 
     model: str
@@ -66,10 +70,14 @@ class ModelStatus:
     failures: int = 0
     since: float = 0.0
     reason: str = ""
+    hangs: int = 0
 
 
 class Supervisor:
-    """Keeps ``models`` served. Thread-safe. States: ready -> reloading -> ready, or -> failed when it is given up."""
+    """Keeps ``models`` served: those whose process dies are loaded again; one that is reported as hung is killed first.
+
+    Thread-safe. States: ready -> reloading -> ready, or -> failed when it is given up.
+    """
 
     def __init__(
         self,
@@ -89,6 +97,8 @@ class Supervisor:
         self._selector = selectors.DefaultSelector()
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._selector.register(self._wake_read, selectors.EVENT_READ, None)
+        self._hangs = HangReports(runtime)
+        self._selector.register(self._hangs, selectors.EVENT_READ, self._hangs)
         self._stopping = threading.Event()
         self._reloads = ThreadPoolExecutor(4, thread_name_prefix="model-reload")
         self._thread = threading.Thread(target=self._watch, name="supervisor", daemon=True)
@@ -110,6 +120,8 @@ class Supervisor:
         if self._thread.is_alive():
             self._thread.join()
         self._reloads.shutdown(wait=False, cancel_futures=True)
+        self._selector.unregister(self._hangs)
+        self._hangs.close()
         for key in list(self._selector.get_map().values()):
             os.close(key.fd)
         self._selector.close()
@@ -118,10 +130,7 @@ class Supervisor:
     def statuses(self) -> list[ModelStatus]:
         """A copy of every model's status."""
         with self._lock:
-            return [
-                ModelStatus(s.model, s.state, s.pid, s.restarts, s.failures, s.since, s.reason)
-                for s in self._models.values()
-            ]
+            return [replace(status) for status in self._models.values()]
 
     def wait_for(self, model: str, state: ModelState, timeout: float, *, restarts: int = 0) -> bool:
         """Wait until ``model`` is in ``state`` after at least so many restarts; false when it is not in time."""
@@ -151,6 +160,9 @@ class Supervisor:
                 if key.data is None:
                     os.read(self._wake_read, 4096)
                     continue
+                if key.data is self._hangs:
+                    self._end_hung(self._hangs.receive())
+                    continue
                 registration: Registration = key.data
                 self._selector.unregister(key.fd)
                 os.close(key.fd)
@@ -162,6 +174,30 @@ class Supervisor:
             os.write(self._wake_write, b"x")
         except BlockingIOError:
             log.debug("the supervisor is being woken already")
+
+    def _end_hung(self, report: HangReport | None) -> None:
+        """Kill the process, if it is still the one that serves the model; the rest follows from its death."""
+        watched = (
+            key
+            for key in list(self._selector.get_map().values())
+            if isinstance(key.data, Registration) and report is not None
+            if (key.data.model, key.data.pid) == (report.model, report.pid)
+        )
+        key = next(watched, None)
+        if key is None or report is None:
+            return
+        with self._changed:
+            status = self._models[report.model]
+            status.hangs += 1
+            self._changed.notify_all()
+        log.error(
+            "model %s is hung and is restarted: %s",
+            report.model,
+            report.reason,
+            extra={"model": report.model, "pid": report.pid, "hangs": status.hangs},
+        )
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(key.fd, signal.SIGKILL)
 
     def _died(self, model: str, pid: int) -> None:
         with self._changed:

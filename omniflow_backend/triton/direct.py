@@ -68,7 +68,7 @@ class DirectAnswer:
             self.on_error(ErrorCode.INTERNAL, f"a response could not be sent: {error}")
             self._stop()
 
-    def on_end(self, yields: int) -> None:
+    def on_end(self, yields: int, run_s: float | None = None) -> None:
         self._watch.discard(self)
         if self._streams:
             self._request.responder.finish()

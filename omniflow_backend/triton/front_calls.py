@@ -16,10 +16,13 @@ from omniflow_backend.triton.channel.server import ActivationSink
 from omniflow_backend.triton.channel.wire import Start
 from omniflow_backend.triton.orchestrator import unpack
 from omniflow_backend.triton.values import TensorStore, ValueEncoder, decode_fields
+from omniflow_backend.triton.workflow_calls import CallTrace
+from omniflow_backend.triton.workflow_surface import TRACE
 
 CALL = "call"
 INPUTS = "inputs"
 CANCEL_PREVIOUS = "cancel_previous"
+TRACED = "traced"
 
 
 class FrontCalls:
@@ -38,6 +41,8 @@ class FrontCalls:
         call = FrontCall(sink, self._store)
         try:
             values = decode_fields(message.inputs, self._store)
+            if values[TRACED]:
+                call.trace = CallTrace(self._plan, message.request_id, message.session_id)
             call.run = self._dispatcher.submit(
                 values[INPUTS],
                 call,
@@ -45,6 +50,7 @@ class FrontCalls:
                 session_id=message.session_id,
                 timeout_s=message.time_left,
                 cancel_previous=values[CANCEL_PREVIOUS],
+                trace=call.trace.trace if call.trace is not None else None,
             )
         except BadInput as error:
             call.on_fail(Failure(ErrorCode.BAD_INPUT, str(error), workflow=self._plan.name, request=message.request_id))
@@ -56,6 +62,7 @@ class FrontCall:
 
     def __init__(self, sink: ActivationSink, store: TensorStore | None) -> None:
         self.run: RunningCall | None = None
+        self.trace: CallTrace | None = None
         self._sink = sink
         self._store = store
         self._inline = ValueEncoder(None, "")
@@ -72,7 +79,7 @@ class FrontCall:
         self._send({output: value})
 
     def on_finish(self, outputs: Mapping[str, Any]) -> None:
-        if self._send(outputs):
+        if self._send(outputs if self.trace is None else {**outputs, TRACE: self.trace.to_json()}):
             self._sink.ended()
 
     def on_fail(self, failure: Failure) -> None:

@@ -18,6 +18,7 @@ from omniflow_backend.errors import ErrorCode
 from omniflow_backend.triton.attachment import Attachment
 from omniflow_backend.triton.channel.client import RoleChannel
 from omniflow_backend.triton.channel.wire import ProtocolError
+from omniflow_backend.triton.hang_report import HangReport
 from omniflow_backend.triton.registration import read_registration
 from omniflow_backend.triton.values import WireValue
 
@@ -27,6 +28,7 @@ Attach = Callable[[str], Awaitable[Attachment]]
 
 _ATTACH_SECONDS = 5.0
 _PAUSE_SECONDS = 0.05
+_LONGEST_PAUSE_SECONDS = 1.0
 
 
 @dataclass(slots=True, eq=False)
@@ -79,7 +81,8 @@ class RoleLink:
     """Activations in one role model, across the lives of its process.
 
     While the process is away (not yet attached, or being reloaded) activations wait, at most ``patience`` seconds,
-    and then fail with ``UNAVAILABLE``. All methods must be called on the loop's thread.
+    and then fail with ``UNAVAILABLE``. A process that died is attached again as soon as it is back, asked for or not. A process that does not even confirm cancels for ``silence_s`` seconds is
+    reported as hung. All methods must be called on the loop's thread.
     """
 
     def __init__(
@@ -90,6 +93,7 @@ class RoleLink:
         loop: asyncio.AbstractEventLoop,
         context: zmq.Context[zmq.Socket[bytes]],
         patience: float = 60.0,
+        silence_s: float | None = None,
     ) -> None:
         self.model = model
         self._runtime = runtime
@@ -97,9 +101,11 @@ class RoleLink:
         self._loop = loop
         self._context = context
         self._patience = patience
+        self._silence_s = silence_s
         self._channel: RoleChannel | None = None
         self._waiting: list[LinkedActivation] = []
         self._attaching: asyncio.Task[None] | None = None
+        self._closed = False
 
     @property
     def load(self) -> int:
@@ -120,25 +126,37 @@ class RoleLink:
             activation.send(self._channel)
         else:
             self._waiting.append(activation)
-            if self._attaching is None:
-                self._attaching = self._loop.create_task(self._connect())
+            self._begin_to_attach()
         return activation
 
     def close(self) -> None:
         """Cancel everything and disconnect."""
+        self._closed = True
         if self._attaching is not None:
             self._attaching.cancel()
         if self._channel is not None:
             self._channel.close()
         self._waiting.clear()
 
+    def _begin_to_attach(self) -> None:
+        if self._attaching is None and not self._closed:
+            self._attaching = self._loop.create_task(self._connect())
+
+    def _channel_closed(self, channel: RoleChannel) -> None:
+        # Replicas that are lost are not chosen: so nobody would ask for this one to come back.
+        self._begin_to_attach()
+
     async def _connect(self) -> None:
         try:
             attachment = await self._attached()
-            self._channel = RoleChannel(attachment.peer, self._loop, self._context)
+            self._channel = RoleChannel(
+                attachment.peer, self._loop, self._context, self._channel_closed, self._is_silent, self._silence_s
+            )
         except (TimeoutError, ProtocolError, OSError) as error:
             self._attaching = None
             self._fail_waiting(str(error))
+            if isinstance(error, TimeoutError) and self.lost:
+                self._begin_to_attach()
             return
         except Exception as error:
             log.exception("role %s could not be attached", self.model)
@@ -152,7 +170,8 @@ class RoleLink:
 
     async def _attached(self) -> Attachment:
         """Ask until the model answers with a process that lives. Raises ``TimeoutError``, ``ProtocolError``."""
-        deadline = time.monotonic() + self._patience
+        began = time.monotonic()
+        deadline = began + self._patience
         reason = "it has not been loaded"
         while time.monotonic() < deadline:
             # A request to a dead stub takes a second to fail, or never comes back: ask only when there is a process.
@@ -168,12 +187,17 @@ class RoleLink:
                     reason = f"it did not answer an attach request within {_ATTACH_SECONDS:g} s"
                 except Exception as error:
                     reason = str(error)
-            await asyncio.sleep(_PAUSE_SECONDS)
+            waited = time.monotonic() - began
+            await asyncio.sleep(min(_LONGEST_PAUSE_SECONDS, max(_PAUSE_SECONDS, waited / 20)))
         raise TimeoutError(f"role {self.model!r} is not available after {self._patience:g} s: {reason}")
 
     def _process_lives(self) -> bool:
         registration = read_registration(self._runtime, self.model)
         return registration is not None and _lives(registration.pid)
+
+    def _is_silent(self, channel: RoleChannel) -> None:
+        reason = f"it has not confirmed a cancel for {self._silence_s:g} s: something blocks its event loop"
+        HangReport(self.model, channel.peer.pid, reason).send(self._runtime)
 
     def _fail_waiting(self, message: str) -> None:
         waiting, self._waiting = self._waiting, []

@@ -77,7 +77,12 @@ class TritonExecutor:
             decoupled = RoleSurface.of(role.role.interfaces).decoupled
             attach = attach_decoupled if decoupled else _attach
             models = replica_names(role.name, role.replicas)
-            self._roles[role.name] = Replicas([RoleLink(model, runtime, attach, loop, context) for model in models])
+            self._roles[role.name] = Replicas(
+                [
+                    RoleLink(model, runtime, attach, loop, context, silence_s=role.role.hang_timeout_s)
+                    for model in models
+                ]
+            )
 
     def start(
         self, node: PlannedNode, run: RunningCall, request: ActivationRequest, sink: ActivationSink
@@ -140,8 +145,8 @@ class _CountReadingSink:
         read = {name: unpack(value, None) if name in self._counts else value for name, value in fields.items()}
         self._sink.on_yield(ordinal, read)
 
-    def on_end(self, yields: int) -> None:
-        self._sink.on_end(yields)
+    def on_end(self, yields: int, run_s: float | None = None) -> None:
+        self._sink.on_end(yields, run_s)
 
     def on_error(self, code: ErrorCode, message: str) -> None:
         self._sink.on_error(code, message)

@@ -76,9 +76,9 @@ class _PackingSink:
             return
         self._sink.yielded(packed)
 
-    def on_end(self, yields: int) -> None:
+    def on_end(self, yields: int, run_s: float | None = None) -> None:
         if not self._failed:
-            self._sink.ended()
+            self._sink.ended(run_s)
 
     def on_error(self, code: ErrorCode, message: str) -> None:
         if not self._failed:

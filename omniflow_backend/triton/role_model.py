@@ -18,12 +18,13 @@ from typing import Any
 
 import zmq
 
-from omniflow_backend.drivers.role_host import ActivationRequest, RoleHost
+from omniflow_backend.drivers.role_host import ActivationRequest, RoleHost, RunningActivation
 from omniflow_backend.dsl.interface import Role
 from omniflow_backend.triton.attachment import ATTACH, ATTACHED, Attachment
 from omniflow_backend.triton.cancel_watch import CancelWatch
 from omniflow_backend.triton.channel.server import ActivationServer
 from omniflow_backend.triton.direct import DirectAnswer, read_inputs
+from omniflow_backend.triton.hang_report import HangReport
 from omniflow_backend.triton.loop_thread import LoopThread, end_threads
 from omniflow_backend.triton.memory import MemoryManagerStore
 from omniflow_backend.triton.references import resolve
@@ -49,7 +50,7 @@ class TritonPythonModel:
         config = json.loads(args["model_config"])
         parameters = parameters_of(config)
         self._model = config["name"]
-        runtime = runtime_directory()
+        runtime = self._runtime = runtime_directory()
         role_class = resolve(parameters["role"])
         if not (isinstance(role_class, type) and issubclass(role_class, Role)):
             raise TypeError(f"parameter 'role' of model {self._model!r}: {parameters['role']} is not a Role")
@@ -97,9 +98,17 @@ class TritonPythonModel:
     def _listen(self, runtime: Path) -> None:
         loop = asyncio.get_running_loop()
         endpoint = channel_endpoint(runtime, self._model)
-        self._host = RoleHost(self._role, loop, self._threads)
+        self._host = RoleHost(self._role, loop, self._threads, self._report_hang)
         self._watch = CancelWatch(loop, runtime)
         self._server = ActivationServer(endpoint, RoleActivations(self._host, self._store).start, loop, self._context)
+
+    def _report_hang(self, activation: RunningActivation) -> None:
+        context, limit = activation.context, self._role.hang_timeout_s
+        reason = (
+            f"activation {context.activation_id} of {context.node} (request {context.request_id!r}) was cancelled and "
+            f"has not come back for {limit:g} s"
+        )
+        HangReport(self._model, os.getpid(), reason).send(self._runtime)
 
     def _shut(self) -> None:
         self._server.close()

@@ -22,7 +22,7 @@ from omniflow_backend.dsl.types import Bytes, FieldType, Text
 from omniflow_backend.errors import BadInput, ErrorCode, Failure
 from omniflow_backend.planning.plan import Plan
 from omniflow_backend.triton.cancel_watch import CancelWatch
-from omniflow_backend.triton.front_calls import CALL, CANCEL_PREVIOUS, INPUTS
+from omniflow_backend.triton.front_calls import CALL, CANCEL_PREVIOUS, INPUTS, TRACED
 from omniflow_backend.triton.links import LinkedActivation, RoleLink
 from omniflow_backend.triton.loop_thread import LoopThread
 from omniflow_backend.triton.orchestrator import attach_decoupled
@@ -33,7 +33,7 @@ from omniflow_backend.triton.stub_process import prepare_stub_process, runtime_d
 from omniflow_backend.triton.tensors import strings, to_array
 from omniflow_backend.triton.values import Encoded, ValueEncoder
 from omniflow_backend.triton.workflow_calls import CallRequest
-from omniflow_backend.triton.workflow_surface import EVENT, SYSTEM_FINISH, is_joined, whole_type
+from omniflow_backend.triton.workflow_surface import EVENT, SYSTEM_FINISH, TRACE, is_joined, whole_type
 
 log = logging.getLogger(__name__)
 
@@ -93,6 +93,7 @@ class TritonPythonModel:
             inputs = {
                 INPUTS: self._encoder.encode(call.inputs),
                 CANCEL_PREVIOUS: self._encoder.encode(call.cancel_previous),
+                TRACED: self._encoder.encode(call.traced),
             }
             deadline = None if call.timeout_s is None else self._loop.loop.time() + call.timeout_s
             activation = ActivationRequest(
@@ -121,7 +122,7 @@ class WholeAnswer:
         self._request = request
         self._watch = watch
         self._activation: LinkedActivation | None = None
-        self._pieces: dict[str, list[Any]] = {output.name: [] for output in plan.outputs}
+        self._pieces: dict[str, list[Any]] = {output.name: [] for output in plan.outputs} | {TRACE: []}
 
     @property
     def client_has_gone(self) -> bool:
@@ -144,7 +145,7 @@ class WholeAnswer:
         for name, value in fields.items():
             self._pieces[name].append(value.decode())
 
-    def on_end(self, yields: int) -> None:
+    def on_end(self, yields: int, run_s: float | None = None) -> None:
         self._watch.discard(self)
         try:
             tensors = {
@@ -160,6 +161,8 @@ class WholeAnswer:
             self.refuse(ErrorCode.OUTPUT_FAILED, f"an output could not be presented: {error}")
             return
         tensors[EVENT] = strings([SYSTEM_FINISH.encode()])
+        if self._pieces[TRACE]:
+            tensors[TRACE] = strings([self._pieces[TRACE][0].encode()])
         self._request.responder.send(tensors, final=True)
 
     def on_error(self, code: ErrorCode, message: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +12,7 @@ from omniflow_backend.drivers.dispatcher import RunningCall
 from omniflow_backend.dsl.types import FieldType
 from omniflow_backend.errors import BadInput, ErrorCode, Failure
 from omniflow_backend.planning.plan import Plan
+from omniflow_backend.runtime.trace import RecordedTrace, Trace
 from omniflow_backend.triton.attachment import ATTACH
 from omniflow_backend.triton.cancel_watch import CancelWatch
 from omniflow_backend.triton.orchestrator import unpack
@@ -23,9 +26,14 @@ from omniflow_backend.triton.workflow_surface import (
     SESSION_ID,
     SYSTEM_FINISH,
     TIMEOUT_MS,
+    TRACE,
+    TRACE_OF_FAILURE,
 )
 
-_CONTROLS = frozenset({SESSION_ID, TIMEOUT_MS, CANCEL_PREVIOUS, ATTACH})
+_CONTROLS = frozenset({SESSION_ID, TIMEOUT_MS, CANCEL_PREVIOUS, TRACE, ATTACH})
+
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +45,7 @@ class CallRequest:
     session_id: str | None
     timeout_s: float | None
     cancel_previous: bool
+    traced: bool
 
     @classmethod
     def read(cls, plan: Plan, request: ClientRequest) -> CallRequest:
@@ -58,14 +67,40 @@ class CallRequest:
             session_id=request.text(SESSION_ID) or request.correlation_id or None,
             timeout_s=None if timeout_ms is None else timeout_ms / 1000,
             cancel_previous=bool(_control(request, CANCEL_PREVIOUS)),
+            traced=bool(_control(request, TRACE)),
         )
 
 
-class StreamedAnswer:
-    """Sends one call's results to its client as they come. A ``CallListener``."""
+class CallTrace:
+    """The trace of one call, and what it is of."""
 
-    def __init__(self, plan: Plan, request: ClientRequest, store: TensorStore | None, watch: CancelWatch) -> None:
+    def __init__(self, plan: Plan, request_id: str, session_id: str | None) -> None:
+        self.trace = Trace(time.monotonic)
         self._plan = plan
+        self._request_id = request_id
+        self._session_id = session_id
+
+    def to_json(self) -> str:
+        """All so far (see ``RecordedTrace``)."""
+        return RecordedTrace.of(self.trace, self._plan.name, self._request_id, self._session_id).to_json()
+
+
+class StreamedAnswer:
+    """Sends one call's results to its client as they come. A ``CallListener``.
+
+    ``trace`` goes with SYSTEM_FINISH; of a failed call it is one more response, before the error.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        request: ClientRequest,
+        store: TensorStore | None,
+        watch: CancelWatch,
+        trace: CallTrace | None = None,
+    ) -> None:
+        self._plan = plan
+        self._trace = trace
         self._types: dict[str, FieldType] = {output.name: output.type for output in plan.outputs}
         self._request = request
         self._store = store
@@ -94,10 +129,17 @@ class StreamedAnswer:
 
     def on_finish(self, outputs: Mapping[str, Any]) -> None:
         self._watch.discard(self)
-        self._guarded(lambda: self._request.responder.send(self._tensors(SYSTEM_FINISH, outputs), final=True))
+        traced = {} if self._trace is None else {TRACE: strings([self._trace.to_json().encode()])}
+        self._guarded(lambda: self._request.responder.send(self._tensors(SYSTEM_FINISH, outputs) | traced, final=True))
 
     def on_fail(self, failure: Failure) -> None:
         self._watch.discard(self)
+        if self._trace is not None and not self._request.responder.finished:
+            tensors = {EVENT: strings([TRACE_OF_FAILURE.encode()]), TRACE: strings([self._trace.to_json().encode()])}
+            try:
+                self._request.responder.send(tensors)
+            except Exception as error:
+                log.warning("the trace of a failed call was not sent: %s", error)
         self._request.responder.fail(failure)
 
     def _tensors(self, event: str, values: Mapping[str, Any]) -> dict[str, Array]:

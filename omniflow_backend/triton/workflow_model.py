@@ -24,12 +24,13 @@ from omniflow_backend.triton.channel.server import ActivationServer
 from omniflow_backend.triton.front_calls import CALL, FrontCalls
 from omniflow_backend.triton.loop_thread import LoopThread
 from omniflow_backend.triton.memory import MemoryManagerStore
+from omniflow_backend.triton.metrics import MetricsReporter
 from omniflow_backend.triton.orchestrator import TritonExecutor
 from omniflow_backend.triton.registration import Registration, channel_endpoint
 from omniflow_backend.triton.repository import compiled
 from omniflow_backend.triton.requests import ClientRequest, answer_text, fail_request, parameters_of
 from omniflow_backend.triton.stub_process import prepare_stub_process, runtime_directory
-from omniflow_backend.triton.workflow_calls import CallRequest, StreamedAnswer
+from omniflow_backend.triton.workflow_calls import CallRequest, CallTrace, StreamedAnswer
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +62,7 @@ class TritonPythonModel:
             self._watch = CancelWatch(loop, runtime)
             front = FrontCalls(self._plan, self._dispatcher, self._store)
             self._server = ActivationServer(endpoint, front.start, loop, self._context)
+            self._metrics = MetricsReporter(self._plan, self._dispatcher.counts, loop)
 
         self._loop.call(listen)
         self._attachment = Attachment.of_this_process(self._plan.name, "orchestrator", endpoint, [CALL])
@@ -79,6 +81,7 @@ class TritonPythonModel:
     def finalize(self) -> None:
         """End all calls and all threads."""
         self._loop.call(self._shut)
+        self._metrics.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._loop.stop(_STOP_SECONDS)
         self._context.destroy(linger=0)
@@ -97,7 +100,8 @@ class TritonPythonModel:
             return
         try:
             call = CallRequest.read(self._plan, request)
-            answer = StreamedAnswer(self._plan, request, self._store, self._watch)
+            trace = CallTrace(self._plan, call.request_id, call.session_id) if call.traced else None
+            answer = StreamedAnswer(self._plan, request, self._store, self._watch, trace)
             run = self._dispatcher.submit(
                 call.inputs,
                 answer,
@@ -105,6 +109,7 @@ class TritonPythonModel:
                 session_id=call.session_id,
                 timeout_s=call.timeout_s,
                 cancel_previous=call.cancel_previous,
+                trace=trace.trace if trace is not None else None,
             )
         except BadInput as error:
             self._refuse(request, ErrorCode.BAD_INPUT, str(error))

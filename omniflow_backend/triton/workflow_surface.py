@@ -12,14 +12,17 @@ from omniflow_backend.triton.tensors import NoTensor, TensorSpec, tensor_spec
 SESSION_ID = "session_id"
 TIMEOUT_MS = "timeout_ms"
 CANCEL_PREVIOUS = "cancel_previous"
+TRACE = "trace"
 EVENT = "event"
 OUTPUT = "OUTPUT"
 SYSTEM_FINISH = "SYSTEM_FINISH"
+TRACE_OF_FAILURE = "TRACE"
 
 _CONTROLS = (
     TensorSpec(SESSION_ID, "TYPE_STRING", (1,), optional=True),
     TensorSpec(TIMEOUT_MS, "TYPE_INT64", (1,), optional=True),
     TensorSpec(CANCEL_PREVIOUS, "TYPE_BOOL", (1,), optional=True),
+    TensorSpec(TRACE, "TYPE_BOOL", (1,), optional=True),
     TensorSpec(ATTACH, "TYPE_STRING", (1,), optional=True),
 )
 
@@ -50,10 +53,10 @@ class WorkflowSurface:
             output.name: tensor_spec(output.name, whole_type(output.type) if output.stream else output.type)
             for output in plan.outputs
         }
-        own = {name: TensorSpec(name, "TYPE_STRING", (1,)) for name in (EVENT, ATTACHED)}
+        own = {name: TensorSpec(name, "TYPE_STRING", (1,)) for name in (EVENT, TRACE, ATTACHED)}
         for name in own.keys() & outputs.keys():
             raise NoTensor(f"output {name!r} of workflow {plan.name!r}: the name is reserved")
-        return cls(inputs, {**outputs, **own}, {**whole, EVENT: own[EVENT]})
+        return cls(inputs, {**outputs, **own}, {**whole, EVENT: own[EVENT], TRACE: own[TRACE]})
 
 
 def is_joined(streamed: FieldType) -> bool:

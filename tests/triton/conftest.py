@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import queue
+import re
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +23,7 @@ from omniflow_backend.triton.repository import ModelDirectory, role_directory, w
 HERE = Path(__file__).parent
 SERVED = HERE / "served.py"
 DEADLINE = 30.0
+FRONTS = ("diamond_unary", "waiting_unary")
 
 
 def served_role(name: str, cls: str, **options: Any) -> ModelDirectory:
@@ -31,11 +34,11 @@ def served_role(name: str, cls: str, **options: Any) -> ModelDirectory:
 def _models() -> list[ModelDirectory]:
     flows = [
         model
-        for name in ("diamond", "waiting", "big", "wrapping")
+        for name in ("diamond", "waiting", "big", "wrapping", "holding", "twins")
         for model in workflow_directories(f"{SERVED}:{name}")
     ]
     # Each front is a process that takes time to start; two of them show everything.
-    flows = [model for model in flows if model.name not in ("big_unary", "wrapping_unary")]
+    flows = [model for model in flows if not model.name.endswith("_unary") or model.name in FRONTS]
     roles = [
         served_role("plain", "Plain", mark="!"),
         served_role("stream", "Stream"),
@@ -100,8 +103,9 @@ class Stream:
 class Caller:
     """Calls models of the deployment over gRPC."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, metrics_url: str) -> None:
         self.url = url
+        self.metrics_url = metrics_url
         self.client = grpc.InferenceServerClient(url)
         self._streams: list[Stream] = []
 
@@ -125,6 +129,17 @@ class Caller:
         self._streams.append(stream)
         return stream
 
+    def metrics(self, workflow: str) -> dict[str, float]:
+        """What Triton's metrics page tells of one of our workflows, by ``name`` or ``name node``."""
+        with urllib.request.urlopen(self.metrics_url, timeout=10) as answer:
+            text = answer.read().decode()
+        found = {}
+        for name, labels, value in re.findall(r"^(omniflow_\w+)\{(.*)\} (\S+)$", text, re.MULTILINE):
+            told = dict(re.findall(r'(\w+)="([^"]*)"', labels))
+            if told["workflow"] == workflow:
+                found[" ".join([name, *([told["node"]] if "node" in told else [])])] = float(value)
+        return found
+
     @staticmethod
     def eventually(condition: Callable[[], bool], timeout: float = DEADLINE) -> bool:
         """Whether ``condition``, which asks the server, comes true in time."""
@@ -143,7 +158,7 @@ class Caller:
 @pytest.fixture
 def caller(deployment: Deployment) -> Iterator[Caller]:
     assert deployment.endpoints is not None
-    made = Caller(deployment.endpoints.grpc)
+    made = Caller(deployment.endpoints.grpc, deployment.endpoints.metrics)
     yield made
     made.close()
 

@@ -21,6 +21,7 @@ from omniflow_backend import (
     Many,
     Optional,
     Role,
+    SessionLoadBalance,
     Tensor,
     Text,
     Workflow,
@@ -219,6 +220,42 @@ class Waiter(Role):
         self.cancelled += 1
 
 
+class Stubborn(Role):
+    """A role that may not let go; two of its plain functions run at once."""
+
+    threads = 2
+    hang_timeout_s = 1.0
+
+    @interface(inputs={"how": Text, "seconds": Float}, outputs={"hold": Float, "block": Float, "pid": Int})
+    async def route(self, ctx: ActivationContext, how: str, seconds: float) -> dict[str, Any]:
+        return {how: seconds} if how in ("hold", "block") else {"pid": os.getpid()}
+
+    @interface(inputs={"seconds": Float}, outputs={"pid": Int})
+    def hold(self, ctx: ActivationContext, seconds: float) -> dict[str, Any]:
+        """Never looks whether it is cancelled."""
+        time.sleep(seconds)
+        return {"pid": os.getpid()}
+
+    @interface(inputs={"seconds": Float}, outputs={"pid": Int})
+    async def block(self, ctx: ActivationContext, seconds: float) -> dict[str, Any]:
+        """Does what an async interface must not: nothing else can happen in its process."""
+        time.sleep(seconds)
+        return {"pid": os.getpid()}
+
+
+class Twin(Role):
+    """A role with replicas."""
+
+    @interface(inputs={"part": Text, "seconds": Float}, outputs={"pid": Int, "part": Text})
+    async def work(self, ctx: ActivationContext, part: str, seconds: float) -> dict[str, Any]:
+        await asyncio.sleep(seconds)
+        return {"pid": os.getpid(), "part": part}
+
+    @interface(inputs={"part": Text}, outputs={"pid": Int}, load_balance=SessionLoadBalance())
+    async def turn(self, ctx: ActivationContext, part: str) -> dict[str, Any]:
+        return {"pid": os.getpid()}
+
+
 class Tensors(Role):
     """Makes and reads big arrays."""
 
@@ -273,4 +310,25 @@ def _wrapping() -> Workflow:
     return flow
 
 
+def _stubborn() -> Workflow:
+    flow = Workflow("holding")
+    role = flow.role("stubborn", Stubborn)
+    route = role.route(how=flow.placeholder("how", Text), seconds=flow.placeholder("seconds", Float, default=0.0))
+    pids = [route.pid, role.hold(seconds=route.hold).pid, role.block(seconds=route.block).pid]
+    flow.output("pid", pids)
+    return flow
+
+
+def _twins() -> Workflow:
+    flow = Workflow("twins")
+    source, twin = flow.role("source", Source), flow.role("twin", Twin, replicas=2)
+    text, count = flow.placeholder("text", Text, default="x"), flow.placeholder("n", Int, default=1)
+    split = source.split(text=text, n=count)
+    worked = twin.work(part=split.part, seconds=flow.placeholder("seconds", Float, default=0.0))
+    flow.output("pids", worked.pid, many=True)
+    flow.output("turns", twin.turn(part=worked.part).pid, many=True)
+    return flow
+
+
 diamond, waiting, big, wrapping = _diamond(), _waiting(), _big(), _wrapping()
+holding, twins = _stubborn(), _twins()

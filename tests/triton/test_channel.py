@@ -74,7 +74,7 @@ class Listener:
         self.yields.append((ordinal, {name: value.decode() for name, value in fields.items()}))
         self.changed.set()
 
-    def on_end(self, yields: int) -> None:
+    def on_end(self, yields: int, run_s: float | None = None) -> None:
         assert yields == len(self.yields)
         self.done.set_result(None)
 

@@ -37,6 +37,9 @@ class RoleChannel:
     ``alive`` turns false for good when the process dies or refuses us: every open activation then fails at once with
     ``ROLE_DIED`` (or ``INTERNAL``), ``on_close`` is called once, and the role has to be attached again. Sinks are
     called on the loop's thread, where all methods must be called, too.
+
+    ``on_silence`` is called when the role has not confirmed a cancel for ``silence_s`` seconds and has nothing else to
+    do for us: its loop does not turn, so it cannot tell by itself that it hangs.
     """
 
     def __init__(
@@ -45,12 +48,18 @@ class RoleChannel:
         loop: asyncio.AbstractEventLoop,
         context: zmq.Context[zmq.Socket[bytes]],
         on_close: Callable[[RoleChannel], None] | None = None,
+        on_silence: Callable[[RoleChannel], None] | None = None,
+        silence_s: float | None = None,
     ) -> None:
         """Connect. Raises ``ProcessLookupError`` when the process is gone already."""
         self.peer = peer
         self.alive = True
         self._loop = loop
         self._on_close = on_close
+        self._on_silence = on_silence
+        self._silence_s = silence_s
+        self._unconfirmed: dict[int, float] = {}
+        self._silence_timer: asyncio.TimerHandle | None = None
         self._open: dict[int, ActivationSink] = {}
         self._serial = 0
         self._pidfd = os.pidfd_open(peer.pid)
@@ -117,6 +126,10 @@ class RoleChannel:
         """Stop the activation. Its sink hears nothing after this."""
         if self._open.pop(serial, None) is not None:
             self._outbox.post(wire.Cancel(serial))
+            if self._silence_s is not None:
+                self._unconfirmed[serial] = self._loop.time()
+                if self._silence_timer is None:
+                    self._silence_timer = self._loop.call_later(self._silence_s, self._listen_for_life)
 
     def close(self) -> None:
         """Cancel all that is open and disconnect. Idempotent."""
@@ -143,6 +156,9 @@ class RoleChannel:
         if isinstance(message, wire.Refuse):
             self._give_up(f"role {self.peer.model!r} (pid {self.peer.pid}) refuses activations: {message.message}")
             return
+        if isinstance(message, wire.Stopped):
+            self._unconfirmed.pop(message.serial, None)
+            return
         if isinstance(message, wire.Yield):
             producing = self._open.get(message.serial)
             if producing is not None:
@@ -152,9 +168,21 @@ class RoleChannel:
         if ended is None:
             return
         if isinstance(message, wire.End):
-            ended.on_end(message.yields)
+            ended.on_end(message.yields, message.run_s)
         else:
             ended.on_error(_code(message.code), message.message)
+
+    def _listen_for_life(self) -> None:
+        self._silence_timer = None
+        if not self._unconfirmed or not self.alive:
+            return
+        assert self._silence_s is not None
+        waited = self._loop.time() - min(self._unconfirmed.values())
+        # A cancelled activation may be late because of another one that is wanted: then it is not ours to judge.
+        if waited >= self._silence_s and not self._open and self._on_silence is not None:
+            self._on_silence(self)
+        pause = self._silence_s - waited if waited < self._silence_s else self._silence_s
+        self._silence_timer = self._loop.call_later(pause, self._listen_for_life)
 
     def _give_up(self, reason: str) -> None:
         failed = self._take_open()
@@ -187,6 +215,8 @@ class RoleChannel:
         if not self.alive:
             return
         self.alive = False
+        if self._silence_timer is not None:
+            self._silence_timer.cancel()
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
         self._socket.close(linger_ms)

@@ -40,7 +40,7 @@ class ActivationSink(Protocol):
 
     def yielded(self, fields: dict[str, WireValue]) -> None: ...
 
-    def ended(self) -> None: ...
+    def ended(self, run_s: float | None = None) -> None: ...
 
     def failed(self, code: ErrorCode, message: str) -> None: ...
 
@@ -130,6 +130,7 @@ class ActivationServer:
             sink_or_none = peer.activations.pop(message.serial, None)
             if sink_or_none is not None:
                 sink_or_none.cancel()
+            peer.outbox.post(wire.Stopped(message.serial))
 
     def _welcome(self, identity: bytes, hello: wire.Hello) -> None:
         if identity in self._peers:
@@ -194,8 +195,8 @@ class _Sink:
             self._peer.outbox.post(wire.Yield(self._serial, self._ordinal, fields))
             self._ordinal += 1
 
-    def ended(self) -> None:
-        self._close(wire.End(self._serial, self._ordinal))
+    def ended(self, run_s: float | None = None) -> None:
+        self._close(wire.End(self._serial, self._ordinal, run_s))
 
     def failed(self, code: ErrorCode, message: str) -> None:
         self._close(wire.Error(self._serial, code, message))

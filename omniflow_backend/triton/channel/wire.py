@@ -11,7 +11,7 @@ import msgspec
 
 from omniflow_backend.triton.values import WireValue
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 
 class ProtocolError(Exception):
@@ -65,10 +65,11 @@ class Yield(msgspec.Struct, array_like=True, tag=4, frozen=True):
 
 
 class End(msgspec.Struct, array_like=True, tag=5, frozen=True):
-    """The activation has ended well, after ``yields`` yields."""
+    """The activation has ended well, after ``yields`` yields; its function ran ``run_s`` seconds, if that is known."""
 
     serial: int
     yields: int
+    run_s: float | None = None
 
 
 class Error(msgspec.Struct, array_like=True, tag=6, frozen=True):
@@ -89,8 +90,14 @@ class Bye(msgspec.Struct, array_like=True, tag=8, frozen=True):
     """Orchestrator to role, last: everything it has started is cancelled."""
 
 
+class Stopped(msgspec.Struct, array_like=True, tag=9, frozen=True):
+    """Role to orchestrator: the cancel of the activation has arrived."""
+
+    serial: int
+
+
 ToRole = Hello | Start | Accept | Cancel | Bye
-ToOrchestrator = Yield | End | Error | Refuse
+ToOrchestrator = Yield | End | Error | Refuse | Stopped
 Message = ToRole | ToOrchestrator
 
 

@@ -55,11 +55,10 @@ class Migrator:
     def take_ended(self) -> list[tuple[int, MigrationFailure | None]]:
         """Numbers of migrations that have ended since the last call, and how they failed, if they did."""
         ended = []
-        while True:
-            try:
-                ended.append(self._ended.get_nowait())
-            except queue.Empty:
-                return ended
+        # Nobody else takes anything out.
+        while not self._ended.empty():
+            ended.append(self._ended.get_nowait())
+        return ended
 
     def close(self) -> None:
         """Wait for what moves now, forget what has not begun."""

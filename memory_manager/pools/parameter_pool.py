@@ -29,6 +29,7 @@ class ParameterPool:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.tiers = tiers
+        self._clock = clock
         self.engine = SlotEngine(tiers.capacities, guard, clock)
         if tiers.recovered:
             self.engine.restore(Tier.L3, tiers.recovered)
@@ -47,7 +48,9 @@ class ParameterPool:
                 self.engine.finish_migration(number)
             else:
                 self.engine.abort_migration(number, failure)
-        self.engine.expire()
+        deadline = self.engine.next_deadline
+        if deadline is not None and deadline <= self._clock():
+            self.engine.expire()
         for migration in self.engine.take_migrations():
             self._migrator.start(migration)
         return self.engine.take_outcomes()

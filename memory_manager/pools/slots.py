@@ -36,6 +36,8 @@ from memory_manager.pools.slot_table import Slot, SlotState, SlotTable
 
 _SUSPENSION = 1.0
 """Seconds for which nothing is sent to a tier that failed to take a page."""
+_RETRY = 0.1
+"""Seconds after which requests that wait for space are looked at again, even if nothing has changed on this node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,7 @@ class SlotEngine:
         self._behind_writer: dict[PageId, list[Request]] = {}
         self._outcomes: list[tuple[int, Outcome]] = []
         self._deadlines: Deadlines[Request | _HoldEnds | None] = Deadlines()
+        self._retries = False
 
     # Requests
 
@@ -111,7 +114,7 @@ class SlotEngine:
         request = Request(next(self._numbers), holder, unique, tier, kind, deadline, hold_until)
         self._waiting[request.number] = request
         if not self._attempt(request, in_line=False) and tier is not None:
-            self._queues[tier].append(request)
+            self._enqueue(tier, request)
         if self._outcomes and self._outcomes[-1][0] == request.number:
             return self._outcomes.pop()[1]
         self._deadlines.add(deadline, request)
@@ -257,11 +260,15 @@ class SlotEngine:
         """Refuse requests and end holds whose time is over, and look again whether others can go on."""
         now = self._clock()
         for event in self._deadlines.due(now):
-            if isinstance(event, _HoldEnds):
+            if event is None:
+                self._retries = False
+            elif isinstance(event, _HoldEnds):
                 self._end_hold(event, now)
-            elif event is not None and event.number in self._waiting:
+            elif event.number in self._waiting:
                 self._refuse(event, event.obstacle)
         self._settle()
+        if any(self._queues.values()):
+            self._retry_later()
 
     @property
     def waiting(self) -> int:
@@ -370,12 +377,22 @@ class SlotEngine:
                     break
                 queue.popleft()
 
+    def _enqueue(self, tier: Tier, request: Request) -> None:
+        self._queues[tier].append(request)
+        self._retry_later()
+
+    def _retry_later(self) -> None:
+        """The cluster may let a page go later that it wants to keep now; nobody tells."""
+        if not self._retries:
+            self._retries = True
+            self._deadlines.add(self._clock() + _RETRY, None)
+
     def _wake(self, page: PageId) -> None:
         """The page is not being written any more: who waited for that is looked at again."""
         for request in self._behind_writer.pop(page, []):
             if request.number in self._waiting and not self._attempt(request, in_line=False):
                 assert request.tier is not None
-                self._queues[request.tier].append(request)
+                self._enqueue(request.tier, request)
 
     # Letting go
 

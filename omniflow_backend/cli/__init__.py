@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from omniflow_backend.cli import chat, demo, doctor, graph, serve
+from omniflow_backend.cli import chat, demo, doctor, graph, serve, trace
 from omniflow_backend.errors import OmniFlowError
 
 
@@ -23,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="of every process (OMNIFLOW_LOG_LEVEL; default: %(default)s)",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (serve, chat, graph, doctor, demo):
+    for command in (serve, chat, graph, trace, doctor, demo):
         command.add_parser(commands)
     parsed = parser.parse_args(arguments)
     level = parsed.log_level.upper()

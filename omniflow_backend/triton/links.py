@@ -81,8 +81,9 @@ class RoleLink:
     """Activations in one role model, across the lives of its process.
 
     While the process is away (not yet attached, or being reloaded) activations wait, at most ``patience`` seconds,
-    and then fail with ``UNAVAILABLE``. A process that died is attached again as soon as it is back, asked for or not. A process that does not even confirm cancels for ``silence_s`` seconds is
-    reported as hung. All methods must be called on the loop's thread.
+    and then fail with ``UNAVAILABLE``. A process that died is attached again as soon as it is back, asked for or not.
+    One that does not even confirm cancels for ``silence_s`` seconds is reported as hung. All methods must be called on
+    the loop's thread.
     """
 
     def __init__(

@@ -39,7 +39,7 @@ soak: env
 	$(BIN)/python tools/load/soak.py --minutes 60
 
 bench: env
-	$(BIN)/python tools/bench
+	PYTHONPATH=tools $(BIN)/python -m bench
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

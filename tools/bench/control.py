@@ -1,6 +1,6 @@
 """Control flow: what orchestration costs above a plain no-op model, by graph (``make bench``).
 
-``python tools/bench/control.py [--quick] [--json FILE] [--plot FILE]``
+``PYTHONPATH=tools python -m bench.control [--quick] [--json FILE] [--plot FILE]``
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
-from callers import InProcessCaller, StreamCaller, UnaryCaller, interleaved
-from graphs.builder import edges
-from graphs.shapes import build_all
-from report import Bar, Report, Row, timed_row
+from bench.callers import InProcessCaller, StreamCaller, UnaryCaller, interleaved
+from bench.graphs.builder import edges
+from bench.graphs.shapes import build_all
+from bench.report import Bar, Report, Row, timed_row
 from tqdm import tqdm
 
 from omniflow_backend.serve.launcher import Deployment, DeploymentOptions
@@ -35,8 +35,8 @@ def main() -> int:
     graphs = {name: w for name, w in build_all().items() if not arguments.quick or name in QUICK_GRAPHS}
     report = Report("control flow: no-op stages")
     in_process(report, calls)
-    references = [f"graphs.rivals:{name}" for name in ("chain", "diamond")]
-    references += [f"graphs.workflows:{name}" for name in graphs]
+    references = [f"bench.graphs.rivals:{name}" for name in ("chain", "diamond")]
+    references += [f"bench.graphs.workflows:{name}" for name in graphs]
     models = [model for reference in references for model in served(reference)]
     print(f"starting Triton with {len({model.name for model in models}) + 1} models", file=sys.stderr)
     with Deployment(DeploymentOptions(models=models, repositories=[HERE / "plain_models"])) as deployment:
@@ -59,7 +59,7 @@ def served(reference: str) -> list[ModelDirectory]:
 
 def in_process(report: Report, calls: int) -> None:
     """The runtime alone."""
-    from graphs.rivals import chain, diamond
+    from bench.graphs.rivals import chain, diamond
 
     with ExitStack() as stack:
         callers = {

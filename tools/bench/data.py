@@ -156,21 +156,20 @@ def _rate(work: Callable[[], Iterable[None]], pages: int) -> float:
 
 
 def main() -> int:
-    """Print the tables; exit status 1 if a bar does not hold."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=2000, help="samples of every number of resources")
-    parser.add_argument("--pages", type=int, default=256, help="pages of 1 MiB in the file")
+    parser.add_argument("--quick", action="store_true", help="fewer samples and pages")
     parser.add_argument("--directory", type=Path, help="on the disk to measure; default: the temporary directory")
     parser.add_argument("--json", type=Path, help="where to write the figures")
     arguments = parser.parse_args()
     report = Report("global parameters")
     with tempfile.TemporaryDirectory(prefix="data-", dir=arguments.directory) as directory:
-        measure_resident(report, Path(directory), arguments.rounds)
-        measure_files(report, Path(directory), arguments.pages, rounds=5)
+        measure_resident(report, Path(directory), 300 if arguments.quick else 2000)
+        measure_files(report, Path(directory), 64 if arguments.quick else 256, rounds=5)
     report.show()
     if arguments.json:
         report.write(arguments.json)
-    return 0 if all(bar.holds for bar in report.bars) else 1
+    return 0
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from graphs.stage import Stage
+from bench.graphs.stage import Stage
+
 from omniflow_backend import Int, Workflow
 from omniflow_backend.dsl.workflow import Node
 from omniflow_backend.planning.plan import AlternativeKind, Plan

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from graphs.builder import Graph
+from bench.graphs.builder import Graph
+
 from omniflow_backend import Workflow
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from graphs.builder import Graph
+from bench.graphs.builder import Graph
+
 from omniflow_backend import Workflow
 
 Shape = Callable[[Graph], Workflow]

@@ -1,9 +1,10 @@
-"""Every benchmark graph as an attribute, so that a Triton model can name it: ``graphs.workflows:chat``."""
+"""Every benchmark graph as an attribute, so that a Triton model can name it: ``bench.graphs.workflows:chat``."""
 
 from __future__ import annotations
 
-from graphs.builder import Graph
-from graphs.shapes import SHAPES
+from bench.graphs.builder import Graph
+from bench.graphs.shapes import SHAPES
+
 from omniflow_backend import Workflow
 
 

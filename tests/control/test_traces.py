@@ -181,7 +181,7 @@ class TestCommand:
         lines = capsys.readouterr().out.splitlines()
         assert sum(bool(re.match(r" *\d+\.\d{3}  ", line)) for line in lines) == len(trace.events)
         (sums,) = (line.split() for line in lines if line.startswith("numbers.add "))
-        assert sums[:5] == ["numbers.add", "2", "2", "0", "1"]
+        assert sums[:5] == ["numbers.add", "2", "2", "1", "1"]
 
     def test_the_picture_is_written_where_asked(self, tmp_path: Path) -> None:
         file, target = tmp_path / "trace.json", tmp_path / "trace.svg"

@@ -389,6 +389,7 @@ class Call:
         if not output.stream:
             self._collected.add(output, token, value)
             return
+        self._collected.streamed(output)
         self._numbers += 1
         item = StreamValue(output, value, token, self._numbers, producer if binding.windowed else None)
         if pass_gate(item):

@@ -260,11 +260,12 @@ class TestOutputs:
         assert failure.code is ErrorCode.OUTPUT_FAILED
         assert "got 2" in failure.message
 
-    def test_a_plain_output_without_value_is_absent_unless_required(self) -> None:
+    @pytest.mark.parametrize("form", [{}, {"many": True}, {"stream": True}])
+    def test_an_output_without_value_fails_the_call_only_when_required(self, form: dict[str, bool]) -> None:
         for is_required in (False, True):
             workflow = Workflow("outputs")
             a = workflow.role("a", Source).emit(count=workflow.placeholder("count", Int))
-            workflow.output("value", a.value, required=is_required)
+            workflow.output("value", a.value, required=is_required, **form)
             result = run(workflow.compile(), {"count": 0})
             assert (result.failure is not None) == is_required
-            assert result.outputs == {}
+            assert not any(result.outputs.values())

@@ -1,6 +1,6 @@
 """Control flow: what orchestration costs above a plain no-op model, by graph (``make bench``).
 
-``PYTHONPATH=tools python -m bench.control [--quick] [--json FILE] [--plot FILE]``
+``PYTHONPATH=tools python -m bench.control [--quick] [--json FILE] [--plot FILE] [--rivals]``
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from bench.callers import InProcessCaller, StreamCaller, UnaryCaller, interleave
 from bench.graphs.builder import edges
 from bench.graphs.shapes import build_all
 from bench.report import Bar, Report, Row, timed_row
+from bench.rivals.compare import against_rivals
 from tqdm import tqdm
 
 from omniflow_backend.serve.launcher import Deployment, DeploymentOptions
@@ -30,6 +31,9 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="fewer graphs and calls: under 60 s")
     parser.add_argument("--json", type=Path, help="write the figures here")
     parser.add_argument("--plot", type=Path, help="write latency against edges here, as SVG")
+    parser.add_argument(
+        "--rivals", action="store_true", help="measure LangGraph, Ray and SGLang-Omni too, installing each when missing"
+    )
     arguments = parser.parse_args()
     calls = 100 if arguments.quick else 300
     graphs = {name: w for name, w in build_all().items() if not arguments.quick or name in QUICK_GRAPHS}
@@ -43,6 +47,8 @@ def main() -> int:
         assert deployment.endpoints is not None
         url = deployment.endpoints.grpc
         above_plain(report, url, calls)
+        if arguments.rivals:
+            against_rivals(report, url, calls, IN_FLIGHT)
         points = by_edges(report, url, {name: edges(w.compile()) for name, w in graphs.items()}, calls)
     report.show()
     if arguments.json:

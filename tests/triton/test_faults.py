@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from tritonclient.utils import InferenceServerException
 
+from omniflow_backend.client import WorkflowClient
 from omniflow_backend.serve.launcher import Deployment
 from omniflow_backend.serve.supervisor import ModelState
 
@@ -128,3 +129,41 @@ def test_a_model_that_is_not_ours_is_ready_when_triton_serves_it(deployment: Dep
     assert (code, told["models"]["foreign"]["state"]) == (503, "failed")
     deployment.triton.control.load("foreign", 30)
     assert health(deployment)[0] == 200
+
+
+def test_a_clients_disconnect_kills_neither_the_orchestrator_nor_the_next_request(
+    deployment: Deployment, caller: Any
+) -> None:
+    pid = status(deployment, "diamond").pid
+    for _ in range(5):
+        stream = caller.stream("diamond", text="x", n=30)
+        stream.next()
+        stream.cancel()
+    assert caller.stream("diamond", text="y", n=2).rest()[-1]["all"] == b"y0,y1"
+    assert status(deployment, "diamond").pid == pid
+
+
+def test_a_call_whose_orchestrator_dies_ends_within_the_clients_own_timeout(
+    deployment: Deployment, caller: Any
+) -> None:
+    """Triton ends no stream whose stub has died: the client has to (see docs/operations.md)."""
+    assert deployment.endpoints is not None
+    begun = caller.infer("waiter", look=True)["begun"]
+    with WorkflowClient(deployment.endpoints.grpc, "waiting", timeout_s=3.0) as client:
+        ends: list[BaseException] = []
+
+        def call() -> None:
+            try:
+                list(client.stream({"seconds": 60.0}))
+            except TimeoutError as error:
+                ends.append(error)
+
+        thread = threading.Thread(target=call)
+        thread.start()
+        assert caller.eventually(lambda: caller.infer("waiter", look=True)["begun"] == begun + 1)
+        restarts = kill(deployment, "waiting")
+        thread.join(10)
+        assert "no response within 3 s" in str(ends[0])
+        assert deployment.supervisor.wait_for("waiting", ModelState.READY, 30, restarts=restarts)
+        # The same client goes on with the orchestrator that came back.
+        assert [item.output for item in client.stream({"seconds": 0.0})] == ["text"]

@@ -1,6 +1,6 @@
 """Load on a running server (``omniflow serve``): chat calls over gRPC, checked, with time to first token.
 
-``.venv/bin/locust -f tools/load/locustfile.py --headless -u 8 -t 60s --html report.html``
+``LOCUST_SKIP_MONKEY_PATCH=1 .venv/bin/locust -f tools/load/locustfile.py --headless -u 8 -t 60s --html report.html``
 (``OMNIFLOW_GRPC_URL`` names another server; ``OMNIFLOW_LOAD_TOKENS`` the tokens of an answer, 16.)
 """
 
@@ -12,9 +12,14 @@ import uuid
 from typing import Any
 
 import gevent
+import gevent.monkey
 from locust import User, between, task
 
 from omniflow_backend.client import WorkflowClient
+
+if gevent.monkey.is_module_patched("threading"):
+    # gRPC's streams need threads that are none of gevent's: with its own they wait for each other for ever.
+    raise SystemExit("set LOCUST_SKIP_MONKEY_PATCH=1: gRPC's streams do not work with gevent's threads")
 
 URL = os.environ.get("OMNIFLOW_GRPC_URL", "127.0.0.1:8001")
 TOKENS = int(os.environ.get("OMNIFLOW_LOAD_TOKENS", "16"))

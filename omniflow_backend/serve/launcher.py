@@ -123,6 +123,8 @@ class Deployment:
         if self._triton is not None and self.runtime is not None:
             announce_stop(self.runtime)
             self._triton.child.stop(self.options.triton.exit_timeout + _STOP_SECONDS)
+        if self._supervisor is not None:
+            self._supervisor.end_processes()
         for service in reversed(self._services):
             service.stop(_STOP_SECONDS)
         if self._children is not None:

@@ -122,10 +122,19 @@ class Supervisor:
         self._reloads.shutdown(wait=False, cancel_futures=True)
         self._selector.unregister(self._hangs)
         self._hangs.close()
+
+    def end_processes(self) -> None:
+        """Kill stubs that have outlived the server, as they do when it is killed. Only after ``stop``; idempotent."""
+        if self._wake_write < 0:
+            return
         for key in list(self._selector.get_map().values()):
+            if isinstance(key.data, Registration):
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(key.fd, signal.SIGKILL)
             os.close(key.fd)
         self._selector.close()
         os.close(self._wake_write)
+        self._wake_write = -1
 
     def statuses(self) -> list[ModelStatus]:
         """A copy of every model's status."""

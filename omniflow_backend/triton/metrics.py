@@ -69,6 +69,7 @@ class MetricsReporter:
         """Hand over what is left and stop. Called when the loop has nothing more to count, from another thread."""
         if self._usable:
             self._thread.submit(self._tell, self._changes())
+        self._thread.submit(self._drop)
         self._thread.shutdown()
         self._usable = False
 
@@ -96,6 +97,10 @@ class MetricsReporter:
         except Exception as error:
             self._usable = False
             log.warning("no metrics of workflow %s: %s", self._plan.name, error)
+
+    def _drop(self) -> None:
+        """Triton's objects must go while the stub can still talk to the server: at its exit they would crash it."""
+        self._table = None
 
     def _tell(self, changes: list[_Sample]) -> None:
         if self._table is None:

@@ -59,6 +59,8 @@ def deployment() -> Iterator[Deployment]:
     )
     with Deployment(options) as running:
         yield running
+        triton = running.triton.child
+        assert triton.alive, f"the server ended with status {triton.process.returncode}:\n{triton.tail(60)}"
 
 
 @dataclass

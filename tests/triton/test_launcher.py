@@ -146,6 +146,17 @@ def test_the_kernel_ends_everything_when_the_launcher_is_killed_and_the_next_sta
     assert left_behind(runtime.name) == []
 
 
+def test_stubs_do_not_outlive_a_server_that_was_killed(tmp_path: Path) -> None:
+    with Deployment(DeploymentOptions(models=[unloadable(tmp_path / "flag")])) as deployment:
+        (status,) = deployment.supervisor.statuses()
+        stub = psutil.Process(status.pid)
+        server = deployment.triton.child
+        server.process.kill()
+        server.process.wait()
+    _, alive = psutil.wait_procs([stub], timeout=10)
+    assert alive == []
+
+
 def test_a_taken_port_is_told_and_nothing_stays() -> None:
     before = children()
     with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -77,7 +77,7 @@ def test_a_workflow_is_its_roles_an_orchestrator_and_a_front() -> None:
         "timeout_ms",
         "cancel_previous",
     }
-    assert {tensor.name for tensor in front.output} == {"both", "count", "all", "event"}
+    assert {tensor.name for tensor in front.output} == {"both", "count", "all", "event", "trace"}
     assert parsed(models["source"].config()).model_transaction_policy.decoupled
 
 

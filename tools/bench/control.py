@@ -32,7 +32,9 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="write the figures here")
     parser.add_argument("--plot", type=Path, help="write latency against edges here, as SVG")
     parser.add_argument(
-        "--rivals", action="store_true", help="measure LangGraph, Ray and SGLang-Omni too, installing each when missing"
+        "--rivals",
+        action="store_true",
+        help="also LangGraph, Ray and SGLang-Omni, installed when missing: minutes",
     )
     arguments = parser.parse_args()
     calls = 100 if arguments.quick else 300

@@ -6,8 +6,9 @@ import statistics
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from textwrap import shorten
 
 from bench.callers import InProcessCaller, StreamCaller
 from bench.graphs.rivals import chain, diamond
@@ -22,15 +23,21 @@ SCRIPTS = Path(__file__).parent
 ROUNDS = 5
 RATE_ROUNDS = 3
 WARM_UP = 20
+REASON_LENGTH = 240
 
 
 @dataclass(frozen=True, slots=True)
 class Rival:
-    """A rival as it is set up: ``lock`` names its environment and its script."""
+    """A rival, how it is set up if there are several ways, and ``lock``, which names its environment and script."""
 
     name: str
+    variant: str
     lock: str
     arguments: tuple[str, ...] = ()
+
+    def title(self, version: str = "") -> str:
+        """The name to show."""
+        return ", ".join(part for part in (f"{self.name} {version}".strip(), self.variant) if part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +59,11 @@ class Measured:
 
 
 RIVALS = (
-    Rival("LangGraph", "langgraph"),
-    Rival("Ray actors", "ray"),
-    Rival("SGLang-Omni in one process", "sglang_omni", ("one",)),
-    Rival("SGLang-Omni in one process, tuned", "sglang_omni", ("tuned",)),
-    Rival("SGLang-Omni, a process for each stage", "sglang_omni", ("processes",)),
+    Rival("LangGraph", "", "langgraph"),
+    Rival("Ray", "actors", "ray"),
+    Rival("SGLang-Omni", "one process", "sglang_omni", ("one",)),
+    Rival("SGLang-Omni", "one process, tuned", "sglang_omni", ("tuned",)),
+    Rival("SGLang-Omni", "processes", "sglang_omni", ("processes",)),
 )
 GRAPHS: dict[str, tuple[str, Workflow]] = {"diamond": ("diamond", diamond), "chain": ("chain of 5", chain)}
 
@@ -68,11 +75,11 @@ def against_rivals(report: Report, url: str, calls: int, in_flight: int) -> None
     still costs the machine something. One that cannot be installed or run gets a row with the reason.
     """
     for rival in RIVALS:
-        print(f"measuring {rival.name}", file=sys.stderr)
+        print(f"measuring {rival.title()}", file=sys.stderr)
         try:
             rows = _against(rival, url, calls, in_flight)
         except (EnvironmentFailure, RivalFailure) as failure:
-            rows = [Row(rival.name, note=f"not measured: {' '.join(str(failure).split())}")]
+            rows = [Row(rival.title(), note=shorten(f"not measured: {failure}", REASON_LENGTH))]
         report.rows += rows
 
 
@@ -81,7 +88,7 @@ def _against(rival: Rival, url: str, calls: int, in_flight: int) -> list[Row]:
     script = SCRIPTS / f"{rival.lock}_rival.py"
     with running(interpreter(rival.lock), script, rival.arguments) as process:
         for graph in GRAPHS:
-            rows += _on_graph(process, f"{rival.name} {process.version}", graph, url, calls, in_flight)
+            rows += _on_graph(process, rival.title(process.version), graph, url, calls, in_flight)
     return rows
 
 
@@ -127,16 +134,12 @@ def _measure(contenders: list[Contender], calls: int) -> list[Measured]:
 
 
 def _rows(theirs: Measured, ours: list[Measured], in_flight: int) -> list[Row]:
-    p50 = timed_row(theirs.name, theirs.seconds)
-    per_second = Row(f"{theirs.name}, {in_flight} in flight", per_second=theirs.rate)
-    latencies = [timed_row(our.name, our.seconds, reference=p50) for our in ours]
+    row = replace(
+        timed_row(theirs.name, theirs.seconds, note=f"calls/s with {in_flight} in flight"), per_second=theirs.rate
+    )
+    latencies = [timed_row(our.name, our.seconds, reference=row) for our in ours]
     rates = [
-        Row(
-            f"{our.name}, {in_flight} in flight",
-            per_second=our.rate,
-            ratio=our.rate / theirs.rate,
-            reference=per_second.name,
-        )
+        Row(f"{our.name}, {in_flight} in flight", None, None, our.rate, our.rate / theirs.rate, row.name)
         for our in ours
     ]
-    return [p50, *latencies, per_second, *rates]
+    return [row, *latencies, *rates]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -51,20 +52,23 @@ def diamond() -> Call:
 
 @asynccontextmanager
 async def graphs() -> AsyncIterator[Mapping[str, Call]]:
-    ray.init(
-        address="local",
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level="ERROR",
-        object_store_memory=STORE_BYTES,
-    )
-    try:
-        opened = {"chain": chain(), "diamond": diamond()}
-        for call in opened.values():
-            await call()
-        yield opened
-    finally:
-        ray.shutdown()
+    # Ray leaves its sessions' files where it keeps them.
+    with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as sessions:
+        ray.init(
+            address="local",
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level="ERROR",
+            object_store_memory=STORE_BYTES,
+            _temp_dir=sessions,
+        )
+        try:
+            opened = {"chain": chain(), "diamond": diamond()}
+            for call in opened.values():
+                await call()
+            yield opened
+        finally:
+            ray.shutdown()
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,12 @@ _TRITON_CODES = {
     ErrorCode.ROLE_DIED: "UNAVAILABLE",
     ErrorCode.UNAVAILABLE: "UNAVAILABLE",
 }
+
+
+@lru_cache(maxsize=64)
+def _given_parameters(text: str) -> tuple[str, ...]:
+    """Names of a request's parameters (JSON), less those that Triton itself adds; nearly always the same text."""
+    return tuple(name for name in json.loads(text) if not name.startswith(_TRITONS_OWN))
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +57,7 @@ class ClientRequest:
             request_id=request.request_id(),
             correlation_id=str(correlation) if correlation else "",
             tensors={tensor.name(): np.array(tensor.as_numpy()) for tensor in request.inputs()},
-            parameters=tuple(name for name in json.loads(request.parameters()) if not name.startswith(_TRITONS_OWN)),
+            parameters=_given_parameters(request.parameters()),
             responder=Responder(request.get_response_sender()),
         )
 

@@ -218,7 +218,7 @@ class Supervisor:
             status.reason = f"process {pid} died"
             status.pid = None
             self._changed.notify_all()
-        log.error("the process of model died", extra={"model": model, "pid": pid})
+        log.error("the process of model %s died", model, extra={"model": model, "pid": pid})
         self._reloads.submit(self._reload, model)
 
     def _reload(self, model: str) -> None:
@@ -236,7 +236,7 @@ class Supervisor:
             except ControlError as error:
                 if self._stopping.is_set():
                     return
-                log.error("a dead model could not be loaded again", extra={"model": model, "reason": str(error)})
+                log.error("model %s could not be loaded again: %s", model, error, extra={"model": model})
                 with self._changed:
                     self._models[model].failures += 1
                     self._models[model].reason = str(error)
@@ -245,7 +245,7 @@ class Supervisor:
             registration = read_registration(self._runtime, model)
             with self._lock:
                 self._models[model].restarts += 1
-            log.warning("a dead model serves again", extra={"model": model})
+            log.warning("model %s serves again", model, extra={"model": model})
             if registration is not None and not self._stopping.is_set():
                 self._adopt(registration)
             return
@@ -256,4 +256,4 @@ class Supervisor:
             status.state = ModelState.FAILED
             status.reason = f"given up after {self._policy.attempts} attempts; last: {status.reason}"
             self._changed.notify_all()
-        log.critical("a model is given up", extra={"model": model, "reason": status.reason})
+        log.critical("model %s: %s", model, status.reason, extra={"model": model})

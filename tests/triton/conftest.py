@@ -142,6 +142,17 @@ class Caller:
                 found[" ".join([name, *([told["node"]] if "node" in told else [])])] = float(value)
         return found
 
+    def settled_metrics(self, workflow: str) -> dict[str, float]:
+        """As ``metrics``, when all that has happened is told: that is at most a second late."""
+        told, since = self.metrics(workflow), time.monotonic()
+        deadline = since + DEADLINE
+        while time.monotonic() - since < 1.5 and time.monotonic() < deadline:
+            time.sleep(0.1)
+            now = self.metrics(workflow)
+            if now != told:
+                told, since = now, time.monotonic()
+        return told
+
     @staticmethod
     def eventually(condition: Callable[[], bool], timeout: float = DEADLINE) -> bool:
         """Whether ``condition``, which asks the server, comes true in time."""

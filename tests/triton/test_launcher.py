@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -44,7 +45,12 @@ def left_behind(prefix: str) -> list[Path]:
 
 
 def children() -> list[str]:
-    return [" ".join(child.cmdline()) for child in psutil.Process().children(recursive=True)]
+    """Those that run: a stub that was killed stays a zombie until Triton looks after it."""
+    running = []
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            running.append(" ".join(child.cmdline()))
+    return running
 
 
 def test_a_role_that_dies_for_good_is_given_up_and_stop_leaves_nothing(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 from memory_manager.client import MemoryManagerClient
 from omniflow_backend.serve.identity import shared_memory_prefix
 from omniflow_backend.serve.launcher import Deployment, DeploymentOptions
-from omniflow_backend.serve.supervisor import ModelState, ModelStatus
+from omniflow_backend.serve.supervisor import ModelState, ModelStatus, RestartPolicy
 
 HERE = Path(__file__).parent
 WORKFLOW = "soak"
@@ -176,7 +176,10 @@ class Soak:
             if not deployment.supervisor.wait_for(model, ModelState.READY, self._options.patience):
                 report.problems.append(f"{model} is not ready at the end")
         last = _Call("last", random.Random(0), 0.0)
-        end = await asyncio.wait_for(last.run(client), self._options.patience)
+        try:
+            end = await asyncio.wait_for(last.run(client), self._options.patience)
+        except TimeoutError:
+            end = "hung"
         if end not in ("finished", "deadline"):
             report.problems.append(f"the last call: {end}")
         await asyncio.sleep(_SETTLE_SECONDS)
@@ -278,7 +281,10 @@ def _tensor(name: str, value: str | int) -> Any:
 
 def soak(options: SoakOptions) -> SoakReport:
     """Start a deployment, run, stop it."""
-    deployment = DeploymentOptions(workflows=[f"{HERE / 'soak_workflow.py'}:soak"], memory_limit="512MiB")
+    # However many are killed, none is given up.
+    restarts = RestartPolicy(second_delay=0.0, longest_delay=0.0, attempts=1_000_000)
+    workflow = f"{HERE / 'soak_workflow.py'}:soak"
+    deployment = DeploymentOptions(workflows=[workflow], memory_limit="512MiB", restarts=restarts)
     with Deployment(deployment) as running:
         return asyncio.run(Soak(running, options).run())
 

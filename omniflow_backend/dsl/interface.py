@@ -134,11 +134,15 @@ def interface(
     The method is called as ``method(self, ctx, **inputs)``; it returns one mapping of some of its outputs, or yields
     any number of them.
 
-    Raises ``TypeError`` where the declaration and the method's parameters differ.
+    Raises ``TypeError`` where the declaration and the method's parameters differ, and for a name that ``Role`` has.
     """
 
     def declare(function: Function) -> Function:
         code = function.__code__
+        if hasattr(Role(), function.__name__):
+            raise TypeError(
+                f"interface {function.__qualname__}: Role itself has a {function.__name__!r}; choose another name"
+            )
         _check_parameters(function, inputs)
         function.__omniflow_interface__ = InterfaceSpec(  # type: ignore[attr-defined]
             name=function.__name__,

@@ -95,6 +95,22 @@ class TestStyles:
         assert asyncio.run(go()) == values
 
 
+class TestDeclarations:
+    def test_parameters_that_differ_from_the_declared_inputs_are_refused(self) -> None:
+        with pytest.raises(TypeError, match=r"declared inputs \['x'\] but parameters \['z'\]"):
+
+            @interface(inputs={"x": Int}, outputs={})
+            def step(self: Any, ctx: Any, z: int) -> None: ...
+
+    @pytest.mark.parametrize("name", ["load", "close", "prepare", "options", "threads"])
+    def test_an_interface_may_not_take_the_name_of_something_a_role_has(self, name: str) -> None:
+        def method(self: Any, ctx: Any) -> None: ...
+
+        method.__name__ = name
+        with pytest.raises(TypeError, match="choose another name"):
+            interface(inputs={}, outputs={})(method)
+
+
 class TestFailures:
     def test_a_failing_role_fails_the_call_with_node_role_and_line(self) -> None:
         failure = run(one_node("fail").compile(), {"x": 2}).failure

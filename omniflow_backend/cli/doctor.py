@@ -170,7 +170,7 @@ def check_sglang() -> Finding:
 
 def check_checkpoints() -> Finding:
     """Weights of the shipped workflows, prepared in the cache or not yet."""
-    from omniflow_backend.models.smollm2.checkpoint import default_cache
+    from omniflow_backend.models.prepared import default_cache
 
     cache = default_cache()
     prepared = sorted(path.name for path in cache.iterdir() if path.is_dir()) if cache.is_dir() else []

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from omniflow_backend.models.prepared import CheckpointUnavailable, default_cache
 from omniflow_backend.models.smollm2 import checkpoint
-from omniflow_backend.models.smollm2.checkpoint import CheckpointUnavailable, default_cache, prepare
+from omniflow_backend.models.smollm2.checkpoint import prepare
 
 
 @pytest.fixture
@@ -21,7 +22,6 @@ def conversions(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     def convert(source: Path, target: Path, progress: bool) -> None:
         assert source.suffix == ".gguf"
         made.append(target)
-        target.mkdir()
         (target / "config.json").write_text("{}")
 
     monkeypatch.setattr(checkpoint, "_convert", convert)

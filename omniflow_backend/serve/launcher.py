@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
+from omniflow_backend.deployment import MEMORY_SOCKET, REDIS_URL, RUNTIME_DIRECTORY
 from omniflow_backend.errors import OmniFlowError
 from omniflow_backend.serve.echo_test import ECHO_MODEL, check_echo, echo_directory
 from omniflow_backend.serve.health import Health, HealthServer
@@ -23,14 +24,13 @@ from omniflow_backend.serve.identity import (
 )
 from omniflow_backend.serve.memory_manager_process import start_memory_manager
 from omniflow_backend.serve.processes import Children, StartFailed
-from omniflow_backend.serve.redis_server import REDIS_URL, answers, given_redis, redis_url, start_redis
+from omniflow_backend.serve.redis_server import answers, given_redis, redis_url, start_redis
 from omniflow_backend.serve.services import KeptService
 from omniflow_backend.serve.supervisor import ModelState, RestartPolicy, Supervisor
 from omniflow_backend.serve.triton_server import TritonOptions, TritonServer, start_triton
 from omniflow_backend.triton.cancel_watch import announce_stop
-from omniflow_backend.triton.memory import MEMORY_SOCKET
 from omniflow_backend.triton.repository import ModelDirectory, workflow_directories, write_repository
-from omniflow_backend.triton.stub_process import PYTHON_PATH, RUNTIME_DIRECTORY
+from omniflow_backend.triton.stub_process import PYTHON_PATH
 
 log = logging.getLogger(__name__)
 

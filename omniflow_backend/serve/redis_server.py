@@ -10,9 +10,9 @@ from pathlib import Path
 
 import redis
 
+from omniflow_backend.deployment import REDIS_URL
 from omniflow_backend.serve.processes import Child, Children, StartFailed
 
-REDIS_URL = "OMNIFLOW_REDIS_URL"
 _SYSTEM_SERVERS = ("redis-server", "valkey-server")
 
 

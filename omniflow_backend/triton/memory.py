@@ -10,11 +10,10 @@ import msgspec
 
 from memory_manager.client import MemoryManagerClient
 from memory_manager.handle import TensorHandle
+from omniflow_backend.deployment import MEMORY_SOCKET
 from omniflow_backend.triton.values import Array
 
 log = logging.getLogger(__name__)
-
-MEMORY_SOCKET = "memory.sock"
 
 
 class MemoryManagerStore:

@@ -8,7 +8,8 @@ import os
 import sys
 from pathlib import Path
 
-RUNTIME_DIRECTORY = "OMNIFLOW_RUNTIME_DIR"
+from omniflow_backend.deployment import RUNTIME_DIRECTORY
+
 PYTHON_PATH = "OMNIFLOW_PYTHON_PATH"
 LOG_LEVEL = "OMNIFLOW_LOG_LEVEL"
 

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from memory_manager.process import ManagerProcess
-from omniflow_backend.triton.memory import MEMORY_SOCKET, MemoryManagerStore
+from omniflow_backend.deployment import MEMORY_SOCKET
+from omniflow_backend.triton.memory import MemoryManagerStore
 from omniflow_backend.triton.values import (
     INLINE_LIMIT,
     Encoded,

@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PYTHON ?=
 
 # Quickest first: a broken rule is seen before a server is started. A directory that is not named here runs last.
-STAGES := control memory environment cuda gpu speech compute triton demo
+STAGES := control memory environment cuda gpu speech vision compute triton demo
 NAMED := $(foreach stage,$(STAGES),$(wildcard tests/$(stage)))
 TESTS := $(NAMED) $(filter-out $(NAMED),$(patsubst %/,%,$(wildcard tests/*/)))
 

@@ -8,7 +8,14 @@ from dataclasses import dataclass
 
 from memory_manager.errors import MemoryManagerError, PoolExhausted, RequestRefused, ScopeReleased, StaleHandle
 from memory_manager.pools.errors import DeclarationRefused, PagesUnavailable, StaleReservation, UnknownParameter
-from memory_manager.pools.messages import AcquirePages, Declare, FinishPages, ParameterStatus, ReleasePages
+from memory_manager.pools.messages import (
+    AcquirePages,
+    Declare,
+    FinishPages,
+    ForgetPages,
+    ParameterStatus,
+    ReleasePages,
+)
 from memory_manager.pools.parameters import Answer, Parameters
 from memory_manager.protocol import (
     Acquire,
@@ -125,7 +132,7 @@ class Service:
                 self._store.publish(key, Published(block, reference.offset, reference.nbytes, dtype, tuple(shape)))
             case Find(lease, keys):
                 return Found([self._describe(tensor) for tensor in holders.find(session, lease, keys)])
-            case Declare() | AcquirePages() | FinishPages() | ReleasePages() | ParameterStatus():
+            case Declare() | AcquirePages() | FinishPages() | ReleasePages() | ForgetPages() | ParameterStatus():
                 answer = self._parameters.execute(session, operation)
                 return Later(answer) if isinstance(answer, int) else _reply(answer)
             case Statistics():

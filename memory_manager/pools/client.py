@@ -21,11 +21,13 @@ from memory_manager.errors import MemoryManagerUnavailable
 from memory_manager.pools.declaration import ParameterDeclaration, Tier
 from memory_manager.pools.errors import DeclarationRefused, PagesUnavailable, StaleReservation, UnknownParameter
 from memory_manager.pools.messages import (
+    MAX_PAGES,
     AcquirePages,
     Declare,
     Declared,
     Dimension,
     FinishPages,
+    ForgetPages,
     PageGrant,
     PagesGranted,
     ParameterReport,
@@ -210,6 +212,23 @@ class ParameterClient:
             ]
             for reply in connection.request(operations, time.monotonic() + self._timeout):
                 _expect(reply, Done)
+
+    def forget(self, parameters: Sequence[ParameterDeclaration], pages: Sequence[PageId]) -> None:
+        """Nobody needs these pages any more, preserved ones either: their room in every tier may be used for others.
+
+        Whoever holds one keeps its bytes until it lets go. Pages that do not exist are ignored.
+
+        Raises:
+            MemoryManagerUnavailable: see `errors`.
+        """
+        with self._lock:
+            connection = self._connected()
+            numbers = [self._number_of(connection, parameter).parameter for parameter in parameters]
+            for start in range(0, len(pages), MAX_PAGES):
+                some = list(pages[start : start + MAX_PAGES])
+                operations = [ForgetPages(number, some) for number in numbers]
+                for reply in connection.request(operations, time.monotonic() + self._timeout):
+                    _expect(reply, Done)
 
     def storage(self, parameter: ParameterDeclaration, tier: Tier = Tier.L1) -> PagedStorage:
         """The memory of a tier, mapped into this process: views of the pages that a lease holds, without a copy.

@@ -32,6 +32,7 @@ class PoolOperation(IntEnum):
     RELEASE_PAGES = 23
     PARAMETER_STATUS = 24
     FETCH_REGION = 25
+    FORGET_PAGES = 26
 
 
 class PoolReply(IntEnum):
@@ -127,6 +128,13 @@ class ReleasePages(msgspec.Struct, array_like=True, frozen=True, tag=int(PoolOpe
     pages: Annotated[list[Page], msgspec.Meta(max_length=MAX_PAGES)] | None = None
 
 
+class ForgetPages(msgspec.Struct, array_like=True, frozen=True, tag=int(PoolOperation.FORGET_PAGES)):
+    """The pages are needed no more, whatever the policy; who holds one keeps its bytes. Unknown ones are ignored."""
+
+    parameter: Count
+    pages: Annotated[list[Page], msgspec.Meta(min_length=1, max_length=MAX_PAGES)]
+
+
 class ParameterStatus(msgspec.Struct, array_like=True, frozen=True, tag=int(PoolOperation.PARAMETER_STATUS)):
     """Answered by `ParameterReport`."""
 
@@ -183,5 +191,5 @@ class RegionGranted(msgspec.Struct, array_like=True, frozen=True, tag=int(PoolRe
     payload: bytes
 
 
-ParameterOperation: TypeAlias = Declare | AcquirePages | FinishPages | ReleasePages | ParameterStatus
+ParameterOperation: TypeAlias = Declare | AcquirePages | FinishPages | ReleasePages | ForgetPages | ParameterStatus
 PoolsReply: TypeAlias = Declared | PagesGranted | ParameterReport | RegionGranted

@@ -28,6 +28,7 @@ from memory_manager.pools.messages import (
     Declare,
     Declared,
     FinishPages,
+    ForgetPages,
     PageGrant,
     PagesGranted,
     ParameterOperation,
@@ -125,6 +126,8 @@ class Parameters:
                     engine.finish_write(Holder(client, lease), reference)
             case ReleasePages(_, lease, pages):
                 engine.release(Holder(client, lease), pages)
+            case ForgetPages(_, pages):
+                engine.forget(pages)
             case ParameterStatus():
                 return _report(pool)
         return None

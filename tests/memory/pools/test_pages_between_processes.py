@@ -15,7 +15,7 @@ import pytest
 
 from memory_manager.errors import MemoryManagerUnavailable, RequestRefused
 from memory_manager.pools.client import PageLease, PageRequest, ParameterClient
-from memory_manager.pools.declaration import ParameterDeclaration, Tier
+from memory_manager.pools.declaration import ParameterDeclaration, Recomputation, Tier
 from memory_manager.pools.errors import DeclarationRefused, PagesUnavailable, StaleReservation
 from memory_manager.pools.requests import Access, Want
 from memory_manager.process import ManagerProcess
@@ -152,6 +152,17 @@ def test_a_lease_of_limited_time_ends_unless_it_is_renewed(client: ParameterClie
         time.sleep(0.005)
     assert get(client, b"p3", b"p4", access=Access.WRITE).complete
     assert client.renew([kept, left], hold=1.0) == [True, False]
+
+
+def test_forgotten_pages_make_room_also_where_nothing_may_be_dropped(client: ParameterClient) -> None:
+    kept = replace(KV, name="kept", recomputation=Recomputation.PRESERVED)
+    client.release([write(client, b"p1", b"p2", b"p3", of=kept)])
+    with pytest.raises(PagesUnavailable):
+        get(client, b"p4", access=Access.WRITE, timeout=0.01, of=kept)
+    client.forget([kept], [b"p2", b"unknown"])
+    assert get(client, b"p2", of=kept).grants == [None]
+    client.release([write(client, b"p4", of=kept)])
+    assert get(client, b"p1", b"p3", b"p4", of=kept).complete
 
 
 def test_a_page_that_is_not_written_any_more_cannot_be_finished(client: ParameterClient) -> None:

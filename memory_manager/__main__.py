@@ -50,6 +50,9 @@ def main() -> int:
     parser.add_argument("--limit", type=pool_size, default="1GiB", help="bytes all pools may take (default 1GiB)")
     parser.add_argument("--pool-size", type=pool_size, default="64MiB", help="size of one pool (default 64MiB)")
     parser.add_argument("--pages-directory", type=Path, help="where pages of global parameters lie that are in files")
+    parser.add_argument(
+        "--idle-weights", type=pool_size, default="1GiB", help="of shared weights kept while unused (default 1GiB)"
+    )
     parser.add_argument("--parent-pid", type=int, help="exit when this process ends")
     parser.add_argument("--ready-fd", type=int, help="descriptor that gets one byte when clients may connect")
     arguments = parser.parse_args()
@@ -65,6 +68,7 @@ def main() -> int:
             arguments.pool_size,
             arguments.parent_pid,
             arguments.pages_directory,
+            arguments.idle_weights,
         )
     except (MemoryManagerError, MemoryError, OSError, ValueError) as error:
         print(f"memory_manager: cannot start: {error}", file=sys.stderr)

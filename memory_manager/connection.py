@@ -39,6 +39,7 @@ from memory_manager.protocol import (
     decode_replies,
     encode,
 )
+from memory_manager.weights.messages import FetchWeights, WeightsRegion
 
 _MAX_DESCRIPTORS = 8
 _Reply = TypeVar("_Reply", bound=AnyReply)
@@ -161,6 +162,19 @@ class Connection:
         granted, descriptors = self._ask_control(FetchRegion(parameter, tier), RegionGranted, deadline)
         export = Export(granted.device, granted.nbytes, granted.payload, tuple(descriptors))
         return self._memory.import_region(export, True)
+
+    def weights(self, publication: int, writable: bool, deadline: float) -> Mapping | None:
+        """The region of a publication of weights, mapped into this process; `None` while it is being made.
+
+        Raises:
+            MemoryManagerUnavailable: if the manager died, or did not answer before the deadline.
+            RequestRefused: if this client has no such publication, or there is no room for it.
+        """
+        granted, descriptors = self._ask_control(FetchWeights(publication), WeightsRegion, deadline)
+        if not granted.ready:
+            return None
+        export = Export(granted.device, granted.nbytes, granted.payload, tuple(descriptors))
+        return self._memory.import_region(export, writable)
 
     def close(self) -> None:
         """Hang up. Mappings stay as long as views of them do."""

@@ -16,6 +16,7 @@ import msgspec
 
 from memory_manager.bounds import Count, Name
 from memory_manager.pools.messages import FetchRegion, ParameterOperation, PoolsReply
+from memory_manager.weights.messages import FetchWeights, WeightsOperation, WeightsReply
 
 VERSION = 1
 NOTICE = 0
@@ -27,7 +28,7 @@ MAX_BLOCKS = 1024
 class Operation(IntEnum):
     """What a client can ask for. Numbers are part of the protocol: never reused. Each plane takes its own tens.
 
-    The twenties are those of `pools.messages`.
+    The twenties are those of `pools.messages`, the thirties those of `weights.messages`.
     """
 
     HELLO = 1
@@ -46,7 +47,7 @@ class Operation(IntEnum):
 
 
 class ReplyKind(IntEnum):
-    """What the manager answers. The twenties are those of `pools.messages`."""
+    """What the manager answers. Numbers as in `Operation`."""
 
     DONE = 1
     FAILURE = 2
@@ -167,10 +168,10 @@ class Find(msgspec.Struct, array_like=True, frozen=True, tag=int(Operation.FIND)
     keys: Annotated[list[Name], msgspec.Meta(min_length=1, max_length=MAX_BLOCKS)]
 
 
-ControlOperation: TypeAlias = Hello | FetchPool | FetchRegion
+ControlOperation: TypeAlias = Hello | FetchPool | FetchRegion | FetchWeights
 ClientOperation: TypeAlias = Heartbeat | Disconnect | Statistics
 BufferOperation: TypeAlias = OpenScope | ReleaseScope | Allocate | Seal | Acquire | Release | Publish | Find
-AnyOperation: TypeAlias = ControlOperation | ClientOperation | BufferOperation | ParameterOperation
+AnyOperation: TypeAlias = ControlOperation | ClientOperation | BufferOperation | ParameterOperation | WeightsOperation
 
 
 # Replies
@@ -268,7 +269,9 @@ class StatisticsReport(msgspec.Struct, array_like=True, frozen=True, tag=int(Rep
         return sum(client.references for client in self.clients if client.name == name)
 
 
-AnyReply: TypeAlias = Done | Failure | Welcome | PoolGranted | Allocated | Found | StatisticsReport | PoolsReply
+AnyReply: TypeAlias = (
+    Done | Failure | Welcome | PoolGranted | Allocated | Found | StatisticsReport | PoolsReply | WeightsReply
+)
 
 
 class ProtocolError(Exception):

@@ -40,6 +40,8 @@ from memory_manager.protocol import (
 )
 from memory_manager.service import Later, Service
 from memory_manager.tmp_buffers.blocks import BlockStore
+from memory_manager.weights.messages import FetchWeights
+from memory_manager.weights.service import SharedWeights
 
 logger = logging.getLogger(__name__)
 
@@ -85,6 +87,7 @@ class Server:
         pool_bytes: size of a pool; the first one is made and pre-faulted before the server accepts anybody.
         parent_pid: the process with which this one ends.
         pages_directory: where pages of global parameters lie that are in files; `None` refuses those.
+        idle_weights: bytes of shared weights that may stay when nobody uses them.
 
     Raises:
         EndpointInUse: if another manager serves the endpoint.
@@ -100,6 +103,7 @@ class Server:
         pool_bytes: int,
         parent_pid: int | None = None,
         pages_directory: Path | None = None,
+        idle_weights: int = 0,
     ) -> None:
         self._endpoint = endpoint
         self._parent = os.pidfd_open(parent_pid) if parent_pid is not None else None
@@ -108,7 +112,8 @@ class Server:
         self._store = BlockStore(lambda nbytes: memory.allocate(nbytes, False), memory.device, limit, pool_bytes)
         self._store.add_pool(memory.allocate(min(pool_bytes, limit), prefault=True))
         self._parameters = Parameters(memory, CpuMemory(), available_bytes, pages_directory, self._wake)
-        self._service = Service(self._store, self._parameters, incarnation=secrets.randbits(62))
+        self._weights = SharedWeights({memory.device: memory}, idle_weights)
+        self._service = Service(self._store, self._parameters, self._weights, incarnation=secrets.randbits(62))
         self._unanswered: dict[Later, _Message] = {}
         self._peers: dict[int, _Peer] = {}
         self._peer_of: dict[bytes, _Peer] = {}
@@ -167,6 +172,7 @@ class Server:
         self._context.destroy(linger=0)
         self._endpoint.path.unlink(missing_ok=True)
         self._parameters.close()
+        self._weights.close()
         self._store.close()
         for descriptor in (self._woken, self.wake_descriptor, self._parent, self._lock):
             if descriptor is not None:
@@ -288,6 +294,8 @@ class Server:
             return self._grant(operation)
         if isinstance(operation, FetchRegion):
             return self._grant_region(operation)
+        if isinstance(operation, FetchWeights):
+            return self._grant_weights(peer.session, operation)
         if isinstance(operation, AcquirePages | Declare):
             return Failure(FailureCode.NOT_ALLOWED, "what may have to wait does not belong on a control connection"), ()
         reply = self._service.execute(peer.session, operation)
@@ -318,6 +326,12 @@ class Server:
         except MemoryManagerError as error:
             return Failure(FailureCode.NOT_ALLOWED, str(error)), ()
         return RegionGranted(export.device, export.nbytes, export.payload), export.descriptors
+
+    def _grant_weights(self, session: bytes, request: FetchWeights) -> tuple[AnyReply, tuple[int, ...]]:
+        try:
+            return self._weights.fetch(session, request)
+        except MemoryManagerError as error:
+            return Failure(FailureCode.NOT_ALLOWED, str(error)), ()
 
     def _send(self, peer: _Peer, request_id: int, replies: list[AnyReply], descriptors: tuple[int, ...] = ()) -> bool:
         try:

@@ -45,6 +45,8 @@ from memory_manager.protocol import (
 from memory_manager.tmp_buffers.blocks import BlockStore, Published
 from memory_manager.tmp_buffers.holders import Holders
 from memory_manager.tmp_buffers.pool import Block
+from memory_manager.weights.messages import WeightsOperation
+from memory_manager.weights.service import SharedWeights
 
 logger = logging.getLogger(__name__)
 
@@ -66,11 +68,12 @@ class _Session:
 class Service:
     """The state of one manager: who is connected, and what each holds."""
 
-    def __init__(self, store: BlockStore, parameters: Parameters, incarnation: int) -> None:
+    def __init__(self, store: BlockStore, parameters: Parameters, weights: SharedWeights, incarnation: int) -> None:
         self.incarnation = incarnation
         self.refused_messages = 0
         self._store = store
         self._parameters = parameters
+        self._weights = weights
         self._holders = Holders(store)
         self._sessions: dict[bytes, _Session] = {}
 
@@ -88,6 +91,7 @@ class Service:
         if self._sessions.pop(session, None) is not None:
             self._holders.drop_client(session)
             self._parameters.drop_client(session)
+            self._weights.drop_client(session)
 
     @property
     def next_deadline(self) -> float | None:
@@ -105,6 +109,8 @@ class Service:
             return Failure(FailureCode.UNKNOWN_CLIENT, "this client is not connected (any more); connect again")
         client.last_heard = time.monotonic()
         try:
+            if isinstance(operation, WeightsOperation):
+                return self._weights.execute(session, f"{client.name} (pid {client.pid})", operation) or Done()
             return self._perform(session, operation)
         except MemoryManagerError as error:
             return _failure(error)

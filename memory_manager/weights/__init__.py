@@ -1,0 +1,1 @@
+"""Weights that role processes share, and the KV capacity on which they agree."""

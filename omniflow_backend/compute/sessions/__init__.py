@@ -1,0 +1,1 @@
+"""What sessions said so far, kept on the server as the very positions that the model read and wrote (paper, 5.1)."""

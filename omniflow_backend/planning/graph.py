@@ -15,10 +15,17 @@ class FlowGraph:
     """The nodes of a workflow and the call's entry.
 
     ``edges`` are the causal ones. ``resets`` are edges into count joins: they carry values, but the join's output
-    starts anew at the call (contract ruling 6), so dominators and cycles do not see them.
+    starts anew at the call (contract ruling 6), so dominators and cycles do not see them. ``told`` are edges that tell
+    a count join its counts.
     """
 
-    def __init__(self, nodes: int, edges: Iterable[tuple[int, int]], resets: Iterable[tuple[int, int]]) -> None:
+    def __init__(
+        self,
+        nodes: int,
+        edges: Iterable[tuple[int, int]],
+        resets: Iterable[tuple[int, int]],
+        told: Iterable[tuple[int, int]],
+    ) -> None:
         import networkx as nx
 
         self._nx = nx
@@ -28,6 +35,8 @@ class FlowGraph:
         self.causal.add_edges_from(edges)
         self.full: networkx.DiGraph = self.causal.copy()
         self.full.add_edges_from(resets)
+        self._waits: networkx.DiGraph = self.full.copy()
+        self._waits.add_edges_from(told)
         dominance = self.causal.copy()
         dominance.add_edges_from((ENTRY, target) for _, target in resets)
         self._dominator = {ENTRY: ENTRY, **nx.immediate_dominators(dominance, ENTRY)}
@@ -46,9 +55,16 @@ class FlowGraph:
 
     def cycle_avoiding(self, node: int, avoided: int) -> list[int] | None:
         """A cycle through ``node`` that does not pass ``avoided``, if there is one."""
+        return self._cycle(self.causal, node, avoided)
+
+    def mutual_wait(self, node: int, avoided: int) -> list[int] | None:
+        """Like ``cycle_avoiding``, for a cycle that leads through a count join: by what it counts, or by its count."""
+        return self._cycle(self._waits, node, avoided)
+
+    def _cycle(self, graph: networkx.DiGraph, node: int, avoided: int) -> list[int] | None:
         if node == avoided:
             return None
-        rest = self.causal.subgraph(n for n in self.causal if n != avoided)
+        rest = graph.subgraph(n for n in graph if n != avoided)
         for successor in rest.successors(node):
             if self._nx.has_path(rest, successor, node):
                 return [node, *self._nx.shortest_path(rest, successor, node)]

@@ -190,6 +190,12 @@ class Plan:
                 return node
         raise KeyError(name)
 
+    def target_name(self, index: int) -> str:
+        """What a target waits for: the name of a join or ordered interface, or of a streamed output."""
+        target = self.targets[index]
+        names = self.outputs if target.kind is TargetKind.STREAM else self.nodes
+        return names[target.owner].name
+
     def node_name(self, index: int) -> str:
         """The name of a node, ``call`` for the entry."""
         return "call" if index == ENTRY else self.nodes[index].name

@@ -151,19 +151,27 @@ class _Planner:
             if draft.kind is not AlternativeKind.PREFIX_JOIN:
                 continue
             anchor = graph.common_dominator(draft.sources)
-            cycle = graph.cycle_avoiding(draft.node, anchor)
-            if cycle is not None:
-                names = " -> ".join(self._name(node) for node in cycle)
-                sources = " and ".join(self._name(source) for source in draft.sources)
+            sources = " and ".join(self._name(source) for source in draft.sources)
+            if cycle := graph.cycle_avoiding(draft.node, anchor):
                 self._workflow.report(
-                    f"{self._name(draft.node)}: this join of {sources} lies on the cycle {names}, but what its "
-                    f"inputs have in common ({self._name(anchor)}) lies outside it: two turns would share one bucket. "
-                    "Let every input of the join come "
-                    "from one node on the cycle, or pass the outer value along through it",
+                    f"{self._name(draft.node)}: this join of {sources} lies on the cycle {self._names(cycle)}, but "
+                    f"what its inputs have in common ({self._name(anchor)}) lies outside it: two turns would share "
+                    "one bucket. Let every input of the join come from one node on the cycle, or pass the outer value "
+                    "along through it",
+                    draft.place,
+                )
+            elif cycle := graph.mutual_wait(draft.node, anchor):
+                self._workflow.report(
+                    f"{self._name(draft.node)}: this join of {sources} and a count join feed each other "
+                    f"({self._names(cycle)}): the one waits until nothing more can come of the other, which counts "
+                    "what the first yields. Take one of the two inputs from a node that lies before both joins",
                     draft.place,
                 )
             anchors[position] = anchor
         return anchors
+
+    def _names(self, path: Sequence[int]) -> str:
+        return " -> ".join(self._name(node) for node in path)
 
     def _name(self, node: int) -> str:
         return "the call" if node == ENTRY else self._nodes[node]._name

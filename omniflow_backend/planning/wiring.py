@@ -26,12 +26,14 @@ class Wiring:
         """The flow graph of the bindings."""
         edges: list[tuple[int, int]] = []
         resets: list[tuple[int, int]] = []
+        told: list[tuple[int, int]] = []
         for target, node in enumerate(self._nodes):
             for binding in node._bindings:
                 sources = dict.fromkeys(self._index[handle.node] for handle in _handles(binding))
                 into = resets if binding.counts and sources else edges
                 into += [(source, target) for source in sources or (ENTRY,)]
-        return FlowGraph(len(self._nodes), edges, resets)
+                told += [(self._index[c.node], target) for c in binding.counts.values() if isinstance(c, Handle)]
+        return FlowGraph(len(self._nodes), edges, resets, told)
 
     def never_run(self) -> list[Node]:
         """The nodes each of whose alternatives needs something that only a node of this list could give."""

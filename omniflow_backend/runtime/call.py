@@ -50,7 +50,7 @@ class Call:
         self.ended = False
         self._trace = trace
         self._placeholders = check_placeholders(plan, inputs)
-        self._leases = Leases(plan)
+        self._leases = Leases(plan, None if trace is None else self._lease_changed)
         self._root = Token(ENTRY, None, 0, 0, None, None, {})
         self._root.scope = {ENTRY: self._root}
         self._activations: dict[int, Activation] = {}
@@ -243,6 +243,11 @@ class Call:
         self.skipped[node.index] = self.skipped.get(node.index, 0) + 1
         if self._trace is not None:
             self._trace.skipped(node.name, self._show(token), missing)
+
+    def _lease_changed(self, token: Token, target: int, held: bool) -> None:
+        assert self._trace is not None
+        changed = self._trace.held if held else self._trace.closed
+        changed(self.plan.target_name(target), self.plan.targets[target].kind.value, self._show(token))
 
     def _show(self, token: Token) -> str:
         return show_path(token, self.plan.node_name)

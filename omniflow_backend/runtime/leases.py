@@ -10,7 +10,7 @@ constant, and
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from omniflow_backend.planning.plan import Plan, TargetKind
 from omniflow_backend.runtime.paths import Token
@@ -19,11 +19,14 @@ from omniflow_backend.runtime.paths import Token
 class Leases:
     """The counters of one call. ``closed`` collects ``(token, target)`` pairs that reached zero, for the call to act
     on.
+
+    ``watch`` is told of each token that becomes held for a target (true), or closed (false).
     """
 
-    __slots__ = ("_anchors", "_gates", "closed")
+    __slots__ = ("_anchors", "_gates", "_watch", "closed")
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, watch: Callable[[Token, int, bool], None] | None = None) -> None:
+        self._watch = watch
         self._anchors = tuple(target.anchor for target in plan.targets)
         self._gates = tuple(target.kind is not TargetKind.JOIN for target in plan.targets)
         self.closed: deque[tuple[Token, int]] = deque()
@@ -36,6 +39,8 @@ class Leases:
                 pending = at.pending
                 count = pending.get(target, 0)
                 pending[target] = count + 1
+                if not count and self._watch is not None:
+                    self._watch(at, target, True)
                 if count or at.node == self._anchors[target]:
                     break
                 at = at.lease_parent
@@ -49,6 +54,8 @@ class Leases:
                 at.pending[target] = count
                 if count:
                     break
+                if self._watch is not None:
+                    self._watch(at, target, False)
                 is_anchor = at.node == self._anchors[target]
                 if is_anchor or self._gates[target]:
                     self.closed.append((at, target))

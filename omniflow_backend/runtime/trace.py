@@ -28,6 +28,8 @@ class TraceKind(StrEnum):
     FIRED = "bucket fired"
     IMPOSSIBLE = "bucket impossible"
     EMITTED = "emitted"
+    HELD = "lease held"
+    CLOSED = "lease closed"
     ENDED = "ended"
     FINISHED = "finished"
     FAILED = "failed"
@@ -110,6 +112,17 @@ class Trace:
     def ended(self, activation: int) -> None:
         """The activation has ended and all its yields have been taken."""
         self._add(TraceKind.ENDED, activation=activation)
+
+    def held(self, waiting: str, kind: str, path: str) -> None:
+        """From now on something is outstanding below ``path`` that may still reach ``waiting``.
+
+        ``kind`` is what waits: a ``join``, the ``order`` of an interface, or a ``stream``.
+        """
+        self._add(TraceKind.HELD, node=waiting, path=path, detail=kind)
+
+    def closed(self, waiting: str, kind: str, path: str) -> None:
+        """Nothing more can come from below ``path`` for ``waiting``."""
+        self._add(TraceKind.CLOSED, node=waiting, path=path, detail=kind)
 
     def finished(self, outputs: Sequence[str]) -> None:
         """SYSTEM_FINISH."""

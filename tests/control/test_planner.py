@@ -588,6 +588,35 @@ class TestCountJoins:
         workflow.role("p", Pair).join.bind(a=counted.x, b=step(workflow, "b", x=counted.x).x)
         assert anchor(workflow.compile(), "p.join") == "c.run"
 
+    @pytest.mark.parametrize("steps_between", [0, 1, 3])
+    def test_a_prefix_join_and_a_count_join_that_feed_each_other_are_refused(self, steps_between: int) -> None:
+        workflow, _, a = started()
+        counted = workflow.role("c", Collect).run
+        joined = workflow.role("p", Pair).join
+        joined.bind(a=a.x, b=counted.x)  # bad
+        back = joined.x
+        for number in range(steps_between):
+            back = step(workflow, f"back{number}", x=back).x
+        counted.bind(x=[a.y, back], activate_by_count={"x": 2})
+        way = " -> ".join(["p.join", *(f"back{number}.run" for number in range(steps_between)), "c.run", "p.join"])
+        refused(workflow, f"p.join: this join of a.run and c.run and a count join feed each other ({way})")
+
+    def test_a_prefix_join_that_tells_the_count_it_waits_for_is_refused(self) -> None:
+        workflow, _, a = started()
+        counted = workflow.role("c", Collect).run
+        joined = workflow.role("p", Pair).join
+        joined.bind(a=a.x, b=[a.y, counted.x])  # bad
+        teller = step(workflow, "t", x=joined.x)
+        counted.bind(x=a.y, activate_by_count={"x": teller.n})
+        refused(workflow, "p.join: this join of a.run and c.run and a count join feed each other (p.join -> t.run -> c.run -> p.join)")
+
+    def test_a_prefix_join_and_a_count_join_in_a_row_are_fine_either_way_round(self) -> None:
+        workflow, _, a = started()
+        joined = workflow.role("p", Pair).join.bind(a=a.x, b=step(workflow, "b", x=a.x).x)
+        counted = workflow.role("c", Collect).run.bind(x=joined.x, activate_by_count={"x": 1})
+        workflow.role("q", Pair).join.bind(a=counted.x, b=joined.x)
+        assert anchor(workflow.compile(), "q.join") == "call"
+
 
 class TestReporting:
     def test_all_problems_are_reported_at_once_in_the_order_of_the_file(self) -> None:

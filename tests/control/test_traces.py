@@ -19,6 +19,7 @@ from omniflow_backend.runtime.timeline_picture import shown, tick_step, timeline
 from omniflow_backend.runtime.trace import RecordedTrace, Trace, TraceEvent, TraceKind
 from omniflow_backend.testing import run
 
+LEASES = (TraceKind.HELD, TraceKind.CLOSED)
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -62,6 +63,38 @@ def trace_of(n: int, **options: Any) -> RecordedTrace:
 
 def row(trace: RecordedTrace, node: str) -> Any:
     return next(row for row in Timeline.of(trace).rows if row.name == node)
+
+
+class TestLeaseChanges:
+    def test_what_a_join_waits_for_is_held_first_and_closed_last(self) -> None:
+        events = trace_of(3).events
+        for item in range(3):
+            path = f"numbers.count[{item}]"
+            changes = [e.kind for e in events if e.detail == "join" and e.path == path and e.kind in LEASES]
+            assert changes[0] is TraceKind.HELD
+            assert changes[-1] is TraceKind.CLOSED
+
+    def test_every_lease_that_is_held_is_closed_before_the_call_ends(self) -> None:
+        held: set[tuple[str, str, str]] = set()
+        events = trace_of(4).events
+        for event in events:
+            lease = (event.node, event.detail, event.path)
+            if event.kind is TraceKind.HELD:
+                assert lease not in held
+                held.add(lease)
+            elif event.kind is TraceKind.CLOSED:
+                held.remove(lease)
+        assert not held
+        assert {event.node for event in events if event.kind is TraceKind.HELD} == {"numbers.add", "sum"}
+
+    def test_a_bucket_fires_or_is_found_impossible_after_its_lease_was_closed(self) -> None:
+        events = trace_of(3).events
+        for number, event in enumerate(events):
+            if event.kind in (TraceKind.FIRED, TraceKind.IMPOSSIBLE):
+                assert any(
+                    e.kind is TraceKind.CLOSED and e.detail == "join" and e.node == "numbers.add"
+                    for e in events[:number]
+                )
 
 
 class TestTimeline:

@@ -23,7 +23,6 @@ class Tally:
 
     graphs: int = 0
     refused: int = 0
-    undecidable: int = 0
     schedules: int = 0
     too_large: int = 0
     activations: int = 0
@@ -95,9 +94,6 @@ def compile_graph(seed: int, graph: GraphSpec, tally: Tally) -> tuple[Facts, Pla
         return facts, None
     if not facts.legal:
         raise Failed(seed * SCHEDULES_PER_GRAPH, graph, None, "an illegal graph is accepted")
-    if not facts.settled:
-        tally.undecidable += 1
-        return facts, None
     return facts, plan
 
 

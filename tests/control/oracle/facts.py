@@ -32,7 +32,6 @@ class Facts:
                         into = self.direct if alternative.is_direct else self.joins
                         into[source].append((index, number, alternative))
                     (resets if alternative.counts else causal).add((source, index))
-        self._causal = causal
         self._full = causal | resets
         self._anchored = causal | {(ENTRY, index) for _, index in resets}
         self.anchors = {
@@ -72,17 +71,13 @@ class Facts:
 
     @cached_property
     def legal(self) -> bool:
-        """Whether two turns of a loop can never share a bucket: every cycle through a join leads through its anchor."""
-        return self.all_can_run and not any(
-            self._turns_without(node, anchor, self._causal) for (node, _), anchor in self.anchors.items()
-        )
+        """Whether every cycle through a prefix join leads through its anchor.
 
-    @cached_property
-    def settled(self) -> bool:
-        """Whether no prefix join waits for a count join that waits for it, for an event or for a count.
-
-        Where they do, "nothing more can come" has no meaning.
+        Else two turns of a loop would share a bucket; or, where the cycle leads through a count join, by an event or by
+        a count, each of the two would wait until nothing more can come of the other.
         """
+        if not self.all_can_run:
+            return False
         told = {
             (count.node, index)
             for index, node in enumerate(self.graph.nodes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import re
 import socket
@@ -12,13 +13,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from omniflow_backend.serve.identity import remove_shared_memory
 from omniflow_backend.serve.libpython import libpython_directory
 from omniflow_backend.serve.processes import Child, Children, StartFailed
 from omniflow_backend.serve.triton_control import TritonControl
 
+log = logging.getLogger(__name__)
+
 TRITON_HOME = "OMNIFLOW_TRITON_HOME"
 _VENDOR_HOME = Path("/opt/tritonserver")
 _POLL_SECONDS = 0.05
+_STARTS = 3
 _TELLING = re.compile(r"^E\d{4} |rror|xception|Traceback|ailed|refus", re.ASCII)
 _BOX = re.compile(r"^[+|]")
 
@@ -154,9 +159,18 @@ def start_triton(
     ]
     # The directory of our own package: the stub looks for modules in its working directory first.
     package_parent = Path(__file__).parents[2]
-    child = children.start("triton", command, _environment(environment, installation), package_parent)
     control = TritonControl("127.0.0.1" if options.host in ("0.0.0.0", "") else options.host, http_port)
-    _wait_until_ready(child, control, options.load_timeout * max(1, len(models)))
+    for attempt in range(1, _STARTS + 1):
+        child = children.start("triton", command, _environment(environment, installation), package_parent)
+        try:
+            _wait_until_ready(child, control, options.load_timeout * max(1, len(models)))
+            break
+        except StartFailed as error:
+            # Seen: an abort in the Python backend's shared memory, once in some hundred starts, with nothing wrong.
+            if attempt == _STARTS or child.alive or child.process.returncode >= 0:
+                raise
+            log.warning("Triton crashed while it started; starting it again: %s", error)
+            remove_shared_memory(shared_memory_prefix)
     return TritonServer(child, options.host, http_port, grpc_port, metrics_port, control)
 
 

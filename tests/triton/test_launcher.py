@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from omniflow_backend.serve.launcher import Deployment, DeploymentOptions
 from omniflow_backend.serve.processes import StartFailed
 from omniflow_backend.serve.supervisor import ModelState, RestartPolicy
 from omniflow_backend.serve.triton_control import ControlError
-from omniflow_backend.serve.triton_server import TritonOptions
+from omniflow_backend.serve.triton_server import TritonInstallation, TritonOptions
 from omniflow_backend.triton.references import BadReference, resolve
 from omniflow_backend.triton.repository import role_directory
 
@@ -109,6 +110,28 @@ def test_a_role_that_cannot_load_stops_the_start_with_its_reason(tmp_path: Path)
     with pytest.raises(StartFailed, match="the weights are not there"):
         Deployment(DeploymentOptions(models=[unloadable(flag)])).start()
     assert [command for command in children() if command not in before] == []
+
+
+@pytest.mark.parametrize("crashes", [1, 3])
+def test_a_server_that_crashes_while_it_starts_is_started_again_twice_at_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, crashes: int
+) -> None:
+    real = TritonInstallation.find()
+    starts, server = tmp_path / "starts", tmp_path / "tritonserver"
+    server.write_text(
+        f"#!/bin/bash\necho start >> {starts}\n"
+        f'if [ $(wc -l < {starts}) -le {crashes} ]; then kill -ABRT $$; fi\nexec {real.binary} "$@"\n'
+    )
+    server.chmod(0o700)
+    monkeypatch.setattr(TritonInstallation, "find", lambda: replace(real, binary=server))
+    deployment = Deployment(DeploymentOptions(models=[unloadable(tmp_path / "flag")]))
+    if crashes < 3:
+        with deployment:
+            assert starts.read_text().count("start") == crashes + 1
+    else:
+        with pytest.raises(StartFailed, match="ended with status -6"):
+            deployment.start()
+        assert starts.read_text().count("start") == 3
 
 
 def test_a_reference_that_leads_nowhere_is_told_before_anything_starts() -> None:

@@ -5,7 +5,7 @@ before the answer has ended.
 Streams keep generation order, however long a sentence takes to speak.
 """
 
-from omniflow_backend import Bytes, Json, Text, Workflow
+from omniflow_backend import Bytes, Int, Json, Text, Workflow
 from omniflow_backend.models.smollm2.role import Llm
 from omniflow_backend.models.speech.roles import Asr, AudioReader, Talker, Vocoder
 
@@ -15,7 +15,9 @@ audio = workflow.role("audio_reader", AudioReader).decode(data=workflow.placehol
 heard = workflow.role("asr", Asr).transcribe(waveform=audio.waveform, sample_rate=audio.sample_rate)
 reply = workflow.role("llm", Llm).chat(
     prompt=heard.text,
+    step=workflow.placeholder("step", Int, optional=True),
     system=workflow.placeholder("system", Text, optional=True),
+    salt=workflow.placeholder("salt", Text, optional=True),
     sampling_parameters=workflow.placeholder("sampling_parameters", Json, optional=True),
 )
 spoken = workflow.role("talker", Talker).speak(text=reply.sentence)

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from omniflow_backend.compute.generation import EngineBusy, FinishReason
-from omniflow_backend.compute.history import Message
 from omniflow_backend.compute.torchvision_operators import declare_torchvision_operators
 from omniflow_backend.errors import BadInput
 from omniflow_backend.models.smollm2.checkpoint import prepare
+from omniflow_backend.models.smollm2.tokenizer import Message
 
 pytestmark = pytest.mark.model
 

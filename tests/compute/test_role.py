@@ -6,13 +6,19 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from omniflow_backend.compute.history import Message, Turn
+from omniflow_backend.compute.sessions.errors import SessionFull
+from omniflow_backend.compute.sessions.history import History, NewPositions
+from omniflow_backend.compute.sessions.store import SessionName
 from omniflow_backend.compute.torchvision_operators import declare_torchvision_operators
 from omniflow_backend.errors import BadInput
 from omniflow_backend.models.smollm2.checkpoint import prepare
-from omniflow_backend.models.smollm2.role import Llm, LlmOptions
+from omniflow_backend.models.smollm2.role import Llm
+from omniflow_backend.models.smollm2.tokenizer import Message
 
 pytestmark = pytest.mark.model
 
@@ -46,7 +52,8 @@ class Context:
 
 
 def chat(llm: Llm, prompt: str, context: Context | None = None, **inputs: Any) -> AsyncIterator[dict[str, Any]]:
-    given = {"sampling_parameters": None, "system": None, **inputs}
+    absent: dict[str, Any] = {"step": None, "images": [], "system": None, "salt": None, "sampling_parameters": None}
+    given = {**absent, **inputs}
     return llm.chat(context or Context(), prompt=prompt, **given)  # type: ignore[arg-type]
 
 
@@ -60,6 +67,20 @@ async def everything(yields: AsyncIterator[dict[str, Any]]) -> list[dict[str, An
 
 def joined(yields: list[dict[str, Any]], output: str) -> str:
     return "".join(values[output] for values in yields if output in values)
+
+
+def remember(llm: Llm, session: str, turns: list[tuple[str, str]]) -> list[int]:
+    """Commit turns of (question, answer); the session's tokens."""
+    for question, answer in turns:
+        turn = llm.sessions.begin(SessionName(session))
+        added = llm.conversation.question(turn.history, question, None, [])
+        written = (*llm.tokenizer.encode(answer), *llm.tokenizer.closing[:1])
+        llm.sessions.commit(turn, NewPositions((*added.token_ids, *written)))
+    return said(llm, session)
+
+
+def said(llm: Llm, session: str) -> list[int]:
+    return llm.sessions.begin(SessionName(session)).history.token_ids
 
 
 class TestChat:
@@ -172,10 +193,9 @@ class TestSession:
     @pytest.mark.parametrize("how", ["cancelled", "closed"])
     def test_a_turn_that_does_not_complete_leaves_the_session_as_before(self, llm: Llm, asker: Any, how: str) -> None:
         async def test() -> None:
-            before = Turn(Message("user", "Hi."), Message("assistant", "Hello."))
-            llm.history.commit(how, before)
+            before = remember(llm, how, [("Hi.", "Hello.")])
             context = Context(how)
-            yields = chat(llm, "Tell me a long story.", context, sampling_parameters={"max_tokens": 300})
+            yields = chat(llm, "Tell me a long story.", context, sampling_parameters={"max_tokens": 100})
             await anext(yields)
             if how == "cancelled":
                 context.cancel()
@@ -184,21 +204,89 @@ class TestSession:
             else:
                 await yields.aclose()  # type: ignore[attr-defined]
             await asker.ask("One", max_tokens=1)
-            assert llm.history.turns(how) == [before]
+            assert said(llm, how) == before
 
         aborted = asker.engine.statistics().aborted
         asker.run(test)
         assert asker.engine.statistics().aborted == aborted + 1
 
-    def test_the_oldest_turns_are_left_out_when_the_context_is_full(self, llm: Llm, asker: Any) -> None:
+    def test_what_is_kept_are_the_tokens_that_were_read_and_written(self, llm: Llm, asker: Any) -> None:
         async def test() -> None:
-            for number in range(4):
-                told = Turn(Message("user", f"{number} " + "word " * 70), Message("assistant", "Yes."))
-                llm.history.commit("long", told)
+            await everything(chat(llm, QUESTION, Context("tokens"), sampling_parameters={"max_tokens": 3}))
+            prompt = llm.tokenizer.chat([Message("user", QUESTION)])
+            answer = (await asker.ask(prompt, max_tokens=3)).token_ids
+            assert said(llm, "tokens") == [*prompt, *answer]
+
+        asker.run(test)
+
+    def test_done_tells_where_the_turn_lies_in_the_session(self, llm: Llm, asker: Any) -> None:
+        async def test() -> None:
+            first, second = [(await everything(chat(llm, QUESTION, Context("lengths"))))[-1]["done"] for _ in range(2)]
+            assert (first["boundary"], first["session_length"]) == (0, 37 + 8)
+            assert second["boundary"] == first["session_length"]
+            assert second["session_length"] == second["prompt_tokens"] + second["completion_tokens"]
+            assert "boundary" not in (await everything(chat(llm, QUESTION)))[-1]["done"]
+
+        asker.run(test)
+
+    @pytest.mark.parametrize("step", [0, 30, 45, 50])
+    def test_a_session_edited_anywhere_equals_a_fresh_one_with_that_text(self, llm: Llm, asker: Any, step: int) -> None:
+        async def test() -> None:
+            edited, fresh = f"edited {step}", f"fresh {step}"
+            for question in (QUESTION, "And of Germany?"):
+                await everything(chat(llm, question, Context(edited), sampling_parameters={"max_tokens": 8}))
+            before = said(llm, edited)[:step]
+            if before:
+                llm.sessions.commit(llm.sessions.begin(SessionName(fresh)), NewPositions(tuple(before)))
+            answers = [
+                joined(await everything(chat(llm, "Of Italy?", Context(session), step=at)), "text")
+                for session, at in ((edited, step), (fresh, None))
+            ]
+            assert answers[0] == answers[1]
+            assert said(llm, edited) == said(llm, fresh)
+
+        asker.run(test)
+
+    def test_tenants_with_one_session_id_do_not_hear_each_other(self, llm: Llm, asker: Any) -> None:
+        async def test() -> None:
+            for salt in ("acme", "other", None):
+                done = (await everything(chat(llm, QUESTION, Context("shared"), salt=salt)))[-1]["done"]
+                assert done["boundary"] == 0
+
+        asker.run(test)
+
+    def test_another_system_message_is_refused_in_a_session_that_has_one(self, llm: Llm, asker: Any) -> None:
+        async def test() -> None:
+            for system in ("Be brief.", "Be brief.", None):
+                await everything(chat(llm, "Hi.", Context("system"), system=system))
+            with pytest.raises(BadInput, match="step=0"):
+                await everything(chat(llm, "Hi.", Context("system"), system="Be long."))
+            await everything(chat(llm, "Hi.", Context("system"), system="Be long.", step=0))
+
+        asker.run(test)
+
+    def test_the_oldest_turns_are_left_out_of_the_prompt_when_the_context_is_full(self, llm: Llm, asker: Any) -> None:
+        async def test() -> None:
+            turns = [(f"{number} " + "word " * 70, "Yes.") for number in range(4)]
+            remember(llm, "long", turns)
             yields = await everything(chat(llm, QUESTION, Context("long"), sampling_parameters={"max_tokens": 4}))
-            prompt = yields[-1]["done"]["prompt_tokens"]
-            kept = [m for t in llm.history.turns("long")[-3:-1] for m in (t.user, t.assistant)]
-            assert prompt == len(llm.tokenizer.chat([*kept, Message("user", QUESTION)]))
+            done = yields[-1]["done"]
+            kept = [
+                Message(role, text)
+                for turn in turns[-1:]
+                for role, text in zip(("user", "assistant"), turn, strict=True)
+            ]
+            assert done["prompt_tokens"] == len(llm.tokenizer.chat([*kept, Message("user", QUESTION)]))
+            assert done["session_length"] > 4 * 70, "the session has all of them"
+
+        asker.run(test)
+
+    def test_a_session_may_not_become_longer_than_its_bound(self, llm: Llm, asker: Any) -> None:
+        async def test() -> None:
+            before = remember(llm, "full", [("word " * 16300, "Yes.")])
+            with pytest.raises(SessionFull, match="16384"):
+                await everything(chat(llm, "Hi.", Context("full"), sampling_parameters={"max_tokens": 100}))
+            assert said(llm, "full") == before
 
         asker.run(test)
 
@@ -214,13 +302,13 @@ class TestSession:
         assert asker.engine.statistics().steps == steps
 
 
-@pytest.mark.parametrize(
-    "messages",
-    [
-        [Message("user", "Hi 😀")],
-        [Message("system", "Be brief."), Message("user", "a\nb "), Message("assistant", "c"), Message("user", "d")],
-    ],
-)
+CONVERSATIONS = [
+    [Message("user", "Hi 😀")],
+    [Message("system", "Be brief."), Message("user", "a\nb "), Message("assistant", "c"), Message("user", "d")],
+]
+
+
+@pytest.mark.parametrize("messages", CONVERSATIONS)
 def test_the_chat_template_gives_the_tokens_that_transformers_gives(llm: Llm, messages: list[Message]) -> None:
     declare_torchvision_operators()
     from transformers import AutoTokenizer
@@ -231,19 +319,67 @@ def test_the_chat_template_gives_the_tokens_that_transformers_gives(llm: Llm, me
     assert list(llm.tokenizer.chat(messages)) == expected
 
 
-class TestOptions:
-    def test_redis_is_the_named_one_then_the_environments_then_the_runtime_directorys(
-        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
-    ) -> None:
-        monkeypatch.delenv("OMNIFLOW_REDIS_URL", raising=False)
-        monkeypatch.setenv("OMNIFLOW_RUNTIME_DIR", str(tmp_path))
-        assert LlmOptions().find_redis() is None
-        (tmp_path / "redis.sock").touch()
-        assert LlmOptions().find_redis() == f"unix://{tmp_path}/redis.sock"
-        monkeypatch.setenv("OMNIFLOW_REDIS_URL", "redis://env")
-        assert LlmOptions().find_redis() == "redis://env"
-        assert LlmOptions(redis_url="redis://option").find_redis() == "redis://option"
+@settings(deadline=None, max_examples=30)
+@given(
+    system=st.one_of(st.none(), st.text(min_size=1)),
+    turns=st.lists(st.tuples(st.text(), st.text(), st.booleans()), min_size=1, max_size=4),
+)
+def test_a_conversation_turn_by_turn_has_the_tokens_of_the_whole_template(
+    llm: Llm, system: str | None, turns: list[tuple[str, str, bool]]
+) -> None:
+    """Whether the model wrote the end of its answer itself, or was stopped before it."""
+    history, messages = History(), [Message("system", system)] if system else []
+    for question, answer, ended in turns:
+        added = llm.conversation.question(history, question, system, [])
+        messages.append(Message("user", question))
+        assert [*history.token_ids, *added.token_ids] == list(llm.tokenizer.chat(messages))
+        messages.append(Message("assistant", answer))
+        written = (*llm.tokenizer.encode(answer), *llm.tokenizer.closing[:ended])
+        history = history.after(NewPositions((*added.token_ids, *written)))
 
-    def test_an_unknown_option_is_an_error(self) -> None:
-        with pytest.raises(TypeError, match="contxt_length"):
-            Llm(contxt_length=5).load()
+
+class TestImages:
+    def ask(self, llm: Llm, prompt: str, *sizes: int) -> NewPositions:
+        images = [np.full((size, 576), number, np.float32) for number, size in enumerate(sizes)]
+        return llm.conversation.question(History(), prompt, None, images)
+
+    def test_each_placeholder_is_the_next_image_and_the_text_around_it_stays(self, llm: Llm) -> None:
+        added = self.ask(llm, "Is <image> like <image>?", 2, 3)
+        assert [(len(span.embeddings), span.embeddings[0, 0]) for span in added.spans] == [(2, 0.0), (3, 1.0)]
+        apart = [llm.tokenizer.encode(text) for text in ("Is ", " like ", "?")]
+        between = [
+            added.token_ids[added.spans[0].start - len(apart[0]) : added.spans[0].start],
+            added.token_ids[added.spans[0].end : added.spans[1].start],
+            added.token_ids[added.spans[1].end : added.spans[1].end + len(apart[2])],
+        ]
+        assert between == apart
+
+    def test_without_a_placeholder_images_come_before_the_text(self, llm: Llm) -> None:
+        assert self.ask(llm, "What?", 4).token_ids == self.ask(llm, "<image>What?", 4).token_ids
+
+    def test_without_images_the_placeholder_is_text(self, llm: Llm) -> None:
+        added = self.ask(llm, "What is <image>?")
+        assert added.token_ids == llm.tokenizer.chat([Message("user", "What is <image>?")])
+
+    def test_the_same_image_has_the_same_identity_and_another_one_another(self, llm: Llm) -> None:
+        one, again, other = (
+            llm.conversation.question(History(), "<image>", None, [np.full((2, 576), value, np.float32)]).spans[0]
+            for value in (1, 1, 2)
+        )
+        assert one.position_ids == again.position_ids
+        assert not set(one.position_ids) & set(other.position_ids)
+
+    @pytest.mark.parametrize(
+        ("prompt", "shapes", "told"),
+        [("<image>", [(2, 576)] * 2, "2 images"), ("a", [(2, 5)], "576"), ("a", [(0, 576)], "positions")],
+    )
+    def test_images_that_do_not_fit_are_refused(
+        self, llm: Llm, prompt: str, shapes: list[tuple[int, int]], told: str
+    ) -> None:
+        with pytest.raises(BadInput, match=told):
+            llm.conversation.question(History(), prompt, None, [np.zeros(shape, np.float32) for shape in shapes])
+
+
+def test_an_unknown_option_is_an_error() -> None:
+    with pytest.raises(TypeError, match="contxt_length"):
+        Llm(contxt_length=5).load()

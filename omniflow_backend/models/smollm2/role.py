@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import os
+import json
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from omniflow_backend import ActivationContext, BadInput, Json, Optional, Role, SessionLoadBalance, Text, interface
+from omniflow_backend import (
+    ActivationContext,
+    BadInput,
+    Int,
+    Json,
+    Many,
+    Optional,
+    Role,
+    SessionLoadBalance,
+    Tensor,
+    Text,
+    interface,
+)
 from omniflow_backend.compute.generation import (
     Engine,
     FinishReason,
@@ -19,9 +31,15 @@ from omniflow_backend.compute.generation import (
     GenerationRequest,
     SamplingParameters,
 )
-from omniflow_backend.compute.history import Message, SessionHistory, Turn, conversation, open_store
+from omniflow_backend.compute.prefix import Prompt
 from omniflow_backend.compute.sentences import SentenceSplitter
+from omniflow_backend.compute.sessions.connect import connect_sessions
+from omniflow_backend.compute.sessions.history import History, NewPositions
+from omniflow_backend.compute.sessions.sessions import Turn
+from omniflow_backend.compute.sessions.store import SessionName
 from omniflow_backend.models.smollm2.checkpoint import prepare
+from omniflow_backend.models.smollm2.conversation import Conversation, Embeddings
+from omniflow_backend.models.smollm2.tokenizer import ChatTokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,31 +48,28 @@ class LlmOptions:
 
     ``checkpoint`` is a directory with another checkpoint of the same kind; without it SmolLM2 is prepared in the
     cache. ``sampling`` are defaults for sampling parameters, ``system`` the system message of chats that name none
-    (else the template's own). ``redis_url`` keeps sessions in that Redis; without it ``OMNIFLOW_REDIS_URL``, then the
-    runtime directory's server, then this process's memory. The rest bounds the engine: see ``RunnerConfiguration``
-    and ``EngineConfiguration``.
+    (else the template's own).
+
+    ``history`` names the global parameter that keeps sessions: roles of one deployment that name the same one continue
+    each other's sessions. ``history_tiers`` are its sizes, for what positions are and for embeddings each. A session
+    ends after ``session_idle_s`` without a turn, and has ``maximum_history`` positions at most; of those, a prompt has
+    what fits into the model's context. The rest bounds the engine: see ``RunnerConfiguration`` and
+    ``EngineConfiguration``.
     """
 
     checkpoint: str | None = None
     sampling: Mapping[str, Any] = field(default_factory=dict)
     system: str | None = None
-    redis_url: str | None = None
-    maximum_turns: int = 64
+    history: str = "history_info"
+    history_tiers: Mapping[str, str] = field(default_factory=lambda: {"L2": "64MiB"})
+    session_idle_s: float = 24 * 3600
+    maximum_history: int = 16384
     context_length: int = 2048
     total_slots: int = 8192
     maximum_running: int = 16
     maximum_waiting: int = 256
     prefill_budget: int = 512
     threads: int = 1
-
-    def find_redis(self) -> str | None:
-        """The URL of the Redis that keeps the sessions."""
-        named = self.redis_url or os.environ.get("OMNIFLOW_REDIS_URL")
-        runtime_directory = os.environ.get("OMNIFLOW_RUNTIME_DIR")
-        if named or runtime_directory is None:
-            return named
-        socket = Path(runtime_directory) / "redis.sock"
-        return f"unix://{socket}" if socket.exists() else None
 
 
 @dataclass(slots=True)
@@ -63,13 +78,13 @@ class _Answer:
 
     started: float = field(default_factory=time.monotonic)
     first_token: float | None = None
-    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
     last: GenerationChunk | None = None
 
     def add(self, chunk: GenerationChunk) -> None:
         if self.first_token is None and chunk.token_ids:
             self.first_token = time.monotonic()
-        self.text += chunk.text_delta
+        self.token_ids += chunk.token_ids
         if chunk.finish_reason is not None:
             self.last = chunk
 
@@ -88,12 +103,22 @@ class _Answer:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """A chat's prompt, and the turn that it belongs to, if it has a session."""
+
+    prompt: Prompt
+    added: NewPositions
+    turn: Turn | None
+
+
 class Llm(Role):
     """SmolLM2 with continuous batching: every activation is one request of the same engine.
 
     The last yield of an activation is ``done``: ``finish_reason`` (``stop``, ``length``, ``abort``),
-    ``prompt_tokens``, ``completion_tokens`` and ``ttft_s``, the seconds to the first token. A cancelled call leaves
-    the batch at the next step.
+    ``prompt_tokens`` (the prefill length), ``completion_tokens`` and ``ttft_s``, the seconds to the first token; of a
+    chat with a session also ``boundary``, the session's positions before this turn, and ``session_length``, those
+    after it. A cancelled call leaves the batch at the next step.
     """
 
     @classmethod
@@ -106,13 +131,21 @@ class Llm(Role):
         """Prepare the checkpoint if need be and start the engine: seconds, a minute the first time."""
         from omniflow_backend.compute.sglang.engine import EngineConfiguration, SglangEngine
         from omniflow_backend.compute.sglang.runner import RunnerConfiguration
-        from omniflow_backend.models.smollm2.tokenizer import ChatTokenizer
 
         self._options = options = LlmOptions(**self.options)
         SamplingParameters.from_mapping(options.sampling)
         checkpoint = Path(options.checkpoint).absolute() if options.checkpoint else prepare()
         self.tokenizer = ChatTokenizer(checkpoint)
-        self.history = SessionHistory(open_store(options.find_redis()), maximum_turns=options.maximum_turns)
+        configuration = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
+        hidden_size = configuration["hidden_size"]
+        self.conversation = Conversation(self.tokenizer, hidden_size)
+        self.sessions = connect_sessions(
+            f"{options.history}-{self.tokenizer.identity}",
+            hidden_size,
+            tiers=options.history_tiers,
+            idle_s=options.session_idle_s,
+            maximum_positions=options.maximum_history,
+        )
         runner = RunnerConfiguration(
             checkpoint,
             context_length=options.context_length,
@@ -129,7 +162,7 @@ class Llm(Role):
     def close(self) -> None:
         """Stop the engine and its thread."""
         self.engine.close()
-        self.history.close()
+        self.sessions.close()
 
     @interface(
         inputs={"prompt": Text, "sampling_parameters": Optional(Json)},
@@ -150,25 +183,53 @@ class Llm(Role):
         yield {"done": answer.done()}
 
     @interface(
-        inputs={"prompt": Text, "sampling_parameters": Optional(Json), "system": Optional(Text)},
+        inputs={
+            "prompt": Text,
+            "step": Optional(Int),
+            "images": Optional(Many(Tensor("float32", (-1, -1)))),
+            "system": Optional(Text),
+            "salt": Optional(Text),
+            "sampling_parameters": Optional(Json),
+        },
         outputs={"text": Text, "sentence": Text, "done": Json},
         load_balance=SessionLoadBalance(),
     )
     async def chat(
-        self, ctx: ActivationContext, prompt: str, sampling_parameters: Any, system: str | None
+        self,
+        ctx: ActivationContext,
+        prompt: str,
+        step: int | None,
+        images: Sequence[Embeddings],
+        system: str | None,
+        salt: str | None,
+        sampling_parameters: Any,
     ) -> AsyncIterator[dict[str, Any]]:
         """Answer ``prompt`` as the next turn of the call's session, or of none.
 
         Yields pieces of ``text``, each complete ``sentence`` (joined they are the text again), then ``done``. The
-        turn is remembered when its answer is complete.
+        session has the turn when its answer is complete, and is as before until then, and if that never comes.
+
+        Args:
+            step: take back what the session said from this position on (0: all of it), then answer. Absent or
+                negative: go on. Positions to go back to are those that earlier turns reported.
+            images: embeddings float32 ``[positions, hidden size]`` for the ``<image>`` in the prompt, in order; where
+                the prompt has none, they come before it.
+            system: the conversation's system message; a later turn may repeat it.
+            salt: whose call it is. Tenants share neither sessions nor pages.
+
+        Raises:
+            BadInput: for an input that makes no sense, or a session that may not become longer.
+            SessionLost, SessionConflict, SessionsAway: see ``compute.sessions.errors``.
         """
         sampling = self._sampling(sampling_parameters)
         if not prompt.strip():
             raise BadInput("input 'prompt' is empty")
-        user = Message("user", prompt)
-        token_ids = await asyncio.to_thread(self._chat_prompt, ctx.session_id, user, system, sampling)
+        name = None if ctx.session_id is None else SessionName(ctx.session_id, (salt or "").encode())
+        question = await asyncio.to_thread(self._question, name, step, prompt, images, system, salt, sampling)
         answer, splitter = _Answer(), SentenceSplitter()
-        async with aclosing(self._answer(ctx, token_ids, sampling, answer)) as pieces:
+        if question.prompt.spans:
+            raise BadInput("input 'images' cannot be served by this engine yet")
+        async with aclosing(self._answer(ctx, question.prompt.token_ids, sampling, answer)) as pieces:
             async for piece in pieces:
                 sentences = splitter.push(piece)
                 yield {"text": piece, "sentence": sentences[0]} if sentences else {"text": piece}
@@ -176,29 +237,39 @@ class Llm(Role):
                     yield {"sentence": sentence}
         for sentence in splitter.finish():
             yield {"sentence": sentence}
-        if ctx.session_id is not None and answer.complete:
-            turn = Turn(user, Message("assistant", answer.text))
-            await asyncio.to_thread(self.history.commit, ctx.session_id, turn)
-        yield {"done": answer.done()}
+        done = answer.done()
+        if question.turn is not None and answer.complete:
+            turn, added = question.turn, question.added
+            said = NewPositions((*added.token_ids, *answer.token_ids), added.spans)
+            length = await asyncio.to_thread(self.sessions.commit, turn, said)
+            done |= {"boundary": turn.boundary, "session_length": length}
+        yield {"done": done}
 
     def _sampling(self, given: Any) -> SamplingParameters:
         if given is not None and not isinstance(given, Mapping):
             raise BadInput(f"input 'sampling_parameters' must be a JSON object, not {type(given).__name__}")
         return SamplingParameters.from_mapping({**self._options.sampling, **(given or {})})
 
-    def _chat_prompt(
-        self, session: str | None, user: Message, system: str | None, sampling: SamplingParameters
-    ) -> tuple[int, ...]:
-        """The prompt's tokens: with the newest turns that leave room for the answer."""
-        text = system or self._options.system
-        instructions = Message("system", text) if text else None
-        turns = self.history.turns(session) if session is not None else []
-        room = self.engine.context_length - min(sampling.max_tokens, self.engine.context_length // 2)
-        while True:
-            token_ids = self.tokenizer.chat(conversation(turns, user, instructions))
-            if len(token_ids) <= room or not turns:
-                return token_ids
-            turns = turns[1:]
+    def _question(
+        self,
+        name: SessionName | None,
+        step: int | None,
+        prompt: str,
+        images: Sequence[Embeddings],
+        system: str | None,
+        salt: str | None,
+        sampling: SamplingParameters,
+    ) -> _Question:
+        turn = None if name is None else self.sessions.begin(name, step)
+        history = History() if turn is None else turn.history
+        if not history:
+            system = system or self._options.system
+        added = self.conversation.question(history, prompt, system, images)
+        longest_answer = min(sampling.max_tokens, self.engine.context_length // 2)
+        if turn is not None:
+            self.sessions.check_room(turn, len(added) + longest_answer)
+        kept = self.conversation.fitting(history, self.engine.context_length - longest_answer - len(added))
+        return _Question(history.prompt(kept, added, (salt or "").encode()), added, turn)
 
     async def _answer(
         self, ctx: ActivationContext, token_ids: tuple[int, ...], sampling: SamplingParameters, answer: _Answer

@@ -11,8 +11,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import zmq
-
 from omniflow_backend.drivers.role_host import ActivationRequest, ActivationSink
 from omniflow_backend.errors import ErrorCode
 from omniflow_backend.triton.attachment import Attachment
@@ -92,7 +90,6 @@ class RoleLink:
         runtime: Path,
         attach: Attach,
         loop: asyncio.AbstractEventLoop,
-        context: zmq.Context[zmq.Socket[bytes]],
         patience: float = 60.0,
         silence_s: float | None = None,
     ) -> None:
@@ -100,7 +97,6 @@ class RoleLink:
         self._runtime = runtime
         self._attach = attach
         self._loop = loop
-        self._context = context
         self._patience = patience
         self._silence_s = silence_s
         self._channel: RoleChannel | None = None
@@ -149,10 +145,7 @@ class RoleLink:
 
     async def _connect(self) -> None:
         try:
-            attachment = await self._attached()
-            self._channel = RoleChannel(
-                attachment.peer, self._loop, self._context, self._channel_closed, self._is_silent, self._silence_s
-            )
+            channel = self._channel = await self._attached()
         except (TimeoutError, ProtocolError, OSError) as error:
             self._attaching = None
             self._fail_waiting(str(error))
@@ -167,10 +160,10 @@ class RoleLink:
         self._attaching = None
         waiting, self._waiting = self._waiting, []
         for activation in waiting:
-            activation.send(self._channel)
+            activation.send(channel)
 
-    async def _attached(self) -> Attachment:
-        """Ask until the model answers with a process that lives. Raises ``TimeoutError``, ``ProtocolError``."""
+    async def _attached(self) -> RoleChannel:
+        """Ask until the model answers with a process that listens. Raises ``TimeoutError``, ``ProtocolError``."""
         began = time.monotonic()
         deadline = began + self._patience
         reason = "it has not been loaded"
@@ -179,9 +172,9 @@ class RoleLink:
             if self._process_lives():
                 try:
                     attachment = await asyncio.wait_for(self._attach(self.model), _ATTACH_SECONDS)
-                    if _lives(attachment.pid):
-                        return attachment
-                    reason = f"its process {attachment.pid} has died"
+                    return RoleChannel(
+                        attachment.peer, self._loop, self._channel_closed, self._is_silent, self._silence_s
+                    )
                 except ProtocolError:
                     raise
                 except TimeoutError:

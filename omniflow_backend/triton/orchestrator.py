@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import zmq
-
 from omniflow_backend.drivers.dispatcher import RunningCall, StartedActivation
 from omniflow_backend.drivers.role_host import ActivationRequest, ActivationSink
 from omniflow_backend.dsl.types import FieldType, ManyType, Scalar, required
@@ -62,7 +60,6 @@ class TritonExecutor:
         runtime: Path,
         store: MemoryManagerStore | None,
         loop: asyncio.AbstractEventLoop,
-        context: zmq.Context[zmq.Socket[bytes]],
     ) -> None:
         self._store = store
         self._loop = loop
@@ -78,10 +75,7 @@ class TritonExecutor:
             attach = attach_decoupled if decoupled else _attach
             models = replica_names(role.name, role.replicas)
             self._roles[role.name] = Replicas(
-                [
-                    RoleLink(model, runtime, attach, loop, context, silence_s=role.role.hang_timeout_s)
-                    for model in models
-                ]
+                [RoleLink(model, runtime, attach, loop, silence_s=role.role.hang_timeout_s) for model in models]
             )
 
     def start(

@@ -16,8 +16,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import zmq
-
 from omniflow_backend.drivers.role_host import ActivationRequest, RoleHost, RunningActivation
 from omniflow_backend.dsl.interface import Role
 from omniflow_backend.triton.attachment import ATTACH, ATTACHED, Attachment
@@ -58,7 +56,6 @@ class TritonPythonModel:
         self._role.load()
         self._surface = RoleSurface.of(role_class.interfaces)
         self._store = MemoryManagerStore.of_deployment(runtime, f"role {self._model}")
-        self._context = zmq.Context[zmq.Socket[bytes]]()
         self._threads = ThreadPoolExecutor(max_workers=role_class.threads, thread_name_prefix=f"role-{self._model}")
         self._loop = LoopThread(f"loop-{self._model}")
         self._loop.call(self._listen, runtime)
@@ -86,7 +83,6 @@ class TritonPythonModel:
         self._loop.call(self._shut)
         came_back = end_threads(self._threads, _STOP_SECONDS)
         self._loop.stop(_STOP_SECONDS)
-        self._context.destroy(linger=0)
         if self._store is not None:
             self._store.close()
         self._role.close()
@@ -100,7 +96,7 @@ class TritonPythonModel:
         endpoint = channel_endpoint(runtime, self._model)
         self._host = RoleHost(self._role, loop, self._threads, self._report_hang)
         self._watch = CancelWatch(loop, runtime)
-        self._server = ActivationServer(endpoint, RoleActivations(self._host, self._store).start, loop, self._context)
+        self._server = ActivationServer(endpoint, RoleActivations(self._host, self._store).start, loop)
 
     def _report_hang(self, activation: RunningActivation) -> None:
         context, limit = activation.context, self._role.hang_timeout_s

@@ -15,7 +15,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
-import zmq
 
 from omniflow_backend.drivers.role_host import ActivationRequest
 from omniflow_backend.dsl.types import Bytes, FieldType, Text
@@ -52,7 +51,6 @@ class TritonPythonModel:
         runtime = runtime_directory()
         self._plan = compiled(parameters_of(config)["workflow"])
         self._encoder = ValueEncoder(None, "")
-        self._context = zmq.Context[zmq.Socket[bytes]]()
         self._loop = LoopThread(f"loop-{config['name']}")
         self._threads = ThreadPoolExecutor(4, thread_name_prefix="bls")
         self._loop.loop.set_default_executor(self._threads)
@@ -60,7 +58,7 @@ class TritonPythonModel:
         def connect() -> None:
             loop = asyncio.get_running_loop()
             self._watch = CancelWatch(loop, runtime)
-            self._link = RoleLink(self._plan.name, runtime, attach_decoupled, loop, self._context)
+            self._link = RoleLink(self._plan.name, runtime, attach_decoupled, loop)
 
         self._loop.call(connect)
         Registration(config["name"], os.getpid(), "unary").write(runtime)
@@ -80,7 +78,6 @@ class TritonPythonModel:
         self._loop.call(self._shut)
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._loop.stop(_STOP_SECONDS)
-        self._context.destroy(linger=0)
 
     def _shut(self) -> None:
         self._watch.close()

@@ -14,8 +14,6 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import zmq
-
 from omniflow_backend.drivers.dispatcher import Dispatcher
 from omniflow_backend.errors import BadInput, ErrorCode, Failure
 from omniflow_backend.triton.attachment import ATTACH, ATTACHED, Attachment
@@ -49,7 +47,6 @@ class TritonPythonModel:
         runtime = runtime_directory()
         self._plan = compiled(parameters_of(config)["workflow"])
         self._store = MemoryManagerStore.of_deployment(runtime, f"workflow {self._plan.name}")
-        self._context = zmq.Context[zmq.Socket[bytes]]()
         self._loop = LoopThread(f"loop-{self._plan.name}")
         self._threads = ThreadPoolExecutor(_BLS_THREADS, thread_name_prefix="bls")
         self._loop.loop.set_default_executor(self._threads)
@@ -57,11 +54,11 @@ class TritonPythonModel:
 
         def listen() -> None:
             loop = asyncio.get_running_loop()
-            self._executor = TritonExecutor(self._plan, runtime, self._store, loop, self._context)
+            self._executor = TritonExecutor(self._plan, runtime, self._store, loop)
             self._dispatcher = Dispatcher(self._plan, self._executor, loop)
             self._watch = CancelWatch(loop, runtime)
             front = FrontCalls(self._plan, self._dispatcher, self._store)
-            self._server = ActivationServer(endpoint, front.start, loop, self._context)
+            self._server = ActivationServer(endpoint, front.start, loop)
             self._metrics = MetricsReporter(self._plan, self._dispatcher.counts, loop)
 
         self._loop.call(listen)
@@ -84,7 +81,6 @@ class TritonPythonModel:
         self._metrics.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._loop.stop(_STOP_SECONDS)
-        self._context.destroy(linger=0)
         if self._store is not None:
             self._store.close()
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 import asyncio
 import sys
 
-import zmq
-
 from omniflow_backend.errors import ErrorCode
 from omniflow_backend.triton.channel.server import ActivationServer, ActivationSink
 from omniflow_backend.triton.channel.wire import Start
@@ -55,7 +53,7 @@ class CountingRole:
     """Starts activations of the interfaces above."""
 
     def __init__(self, endpoint: str) -> None:
-        self.server = ActivationServer(endpoint, self.start, asyncio.get_running_loop(), zmq.Context())
+        self.server = ActivationServer(endpoint, self.start, asyncio.get_running_loop())
 
     def start(self, message: Start, sink: ActivationSink) -> Counting | Hanging:
         if message.interface == "count":

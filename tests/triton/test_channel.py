@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
+import struct
 import subprocess
 import sys
 import time
@@ -14,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import zmq
 
 from omniflow_backend.errors import ErrorCode
 from omniflow_backend.triton.channel import wire
@@ -94,13 +95,42 @@ class Listener:
 
 @asynccontextmanager
 async def connected(peer: ChannelPeer) -> AsyncIterator[RoleChannel]:
-    context = zmq.Context[zmq.Socket[bytes]]()
-    channel = RoleChannel(peer, asyncio.get_running_loop(), context)
+    channel = RoleChannel(peer, asyncio.get_running_loop())
     try:
         yield channel
     finally:
         channel.close()
-        context.destroy(linger=0)
+
+
+class Stranger:
+    """A peer that speaks to a role's socket byte by byte."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.socket.settimeout(DEADLINE)
+        self.socket.connect(endpoint.removeprefix("ipc://"))
+
+    def send(self, frame: bytes) -> None:
+        self.socket.sendall(struct.pack("<I", len(frame)) + frame)
+
+    def receive(self) -> bytes:
+        (length,) = struct.unpack("<I", self._exactly(4))
+        return self._exactly(length)
+
+    def _exactly(self, count: int) -> bytes:
+        data = b""
+        while len(data) < count:
+            part = self.socket.recv(count - len(data))
+            if not part:
+                raise EOFError
+            data += part
+        return data
+
+    def __enter__(self) -> Stranger:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.socket.close()
 
 
 def begin(channel: RoleChannel, interface: str, *, window: int = 4, **inputs: Any) -> tuple[int, Listener]:
@@ -237,11 +267,7 @@ async def test_malformed_frames_are_answered_and_harm_nobody(role: RoleProcess) 
     async with connected(role.peer) as channel:
         _, hanging = begin(channel, "count", window=1, n=2)
         await hanging.have(1)
-        context = zmq.Context[zmq.Socket[bytes]]()
-        try:
-            stranger = context.socket(zmq.DEALER)
-            stranger.rcvtimeo = int(DEADLINE * 1000)
-            stranger.connect(role.endpoint)
+        with Stranger(role.endpoint) as stranger:
             frames = [
                 b"",
                 b"\xc1",
@@ -250,21 +276,88 @@ async def test_malformed_frames_are_answered_and_harm_nobody(role: RoleProcess) 
                 b"\x92\x63\x90",
                 os.urandom(500),
             ]
-            for frame in [*frames, wire.encode_frame([wire.Cancel(1)])]:
+            for frame in frames:
                 stranger.send(frame)
-                answers = wire.decode_for_orchestrator(stranger.recv())
+                answers = wire.decode_for_orchestrator(stranger.receive())
                 assert isinstance(answers[0], wire.Refuse), frame
-        finally:
-            context.destroy(linger=0)
         _, after = begin(channel, "echo", x=1)
         assert await after.outcome() is None
         assert not hanging.done.done()
 
 
+async def test_a_stranger_cannot_cancel_what_another_started(role: RoleProcess) -> None:
+    async with connected(role.peer) as channel:
+        serial, listener = begin(channel, "count", window=1, n=2)
+        await listener.have(1)
+        with Stranger(role.endpoint) as stranger:
+            stranger.send(wire.encode_frame([wire.Cancel(serial)]))
+            assert wire.decode_for_orchestrator(stranger.receive()) == [wire.Stopped(serial)]
+        channel.accept(serial)
+        assert await listener.outcome() is None
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"\x05", struct.pack("<I", 100) + b"half a frame", struct.pack("<I", 2**31)],
+    ids=["half a length", "half a frame", "a length beyond the bound"],
+)
+async def test_a_frame_that_never_ends_keeps_the_role_from_nobody(role: RoleProcess, sent: bytes) -> None:
+    with Stranger(role.endpoint) as stranger:
+        stranger.socket.sendall(sent)
+        async with connected(role.peer) as channel:
+            _, listener = begin(channel, "echo", x=1)
+            assert await listener.outcome() is None
+        if struct.pack("<I", 2**31) == sent:
+            assert stranger.socket.recv(1) == b"", "the role disconnects"
+
+
+async def test_a_frame_may_arrive_byte_by_byte_and_many_frames_at_once(role: RoleProcess) -> None:
+    n = ValueEncoder(None, "s").encode(1)
+    starts = [wire.encode_frame([wire.Start(k, "count", {"n": n}, 2, "r", "s", "n", "a")]) for k in (1, 2)]
+    framed = b"".join(struct.pack("<I", len(frame)) + frame for frame in starts)
+    with Stranger(role.endpoint) as stranger:
+        for number in range(len(framed)):
+            stranger.socket.sendall(framed[number : number + 1])
+        stranger.socket.sendall(framed)
+        ended: list[int] = []
+        while len(ended) < 4:
+            messages = wire.decode_for_orchestrator(stranger.receive())
+            ended += [message.serial for message in messages if isinstance(message, wire.End)]
+    assert ended == [1, 2, 1, 2]
+
+
+async def test_big_values_arrive_whole_and_do_not_hold_up_others(role: RoleProcess) -> None:
+    big = np.random.default_rng(0).integers(0, 255, 20_000_000, dtype=np.uint8)
+    async with connected(role.peer) as channel:
+        _, first = begin(channel, "echo", x=big)
+        async with connected(role.peer) as other:
+            _, small = begin(other, "echo", x=1)
+            assert await small.outcome() is None
+        assert await first.outcome() is None
+    np.testing.assert_array_equal(first.yields[0][1]["x"], big)
+
+
+async def test_an_orchestrator_that_does_not_read_holds_up_nobody_else(role: RoleProcess) -> None:
+    pixels = ValueEncoder(None, "s").encode(np.zeros(4_000_000, np.uint8))
+    with Stranger(role.endpoint) as deaf:
+        deaf.send(wire.encode_frame([wire.Start(1, "echo", {"x": pixels}, 1, "r", "s", "n", "a")]))
+        async with connected(role.peer) as channel:
+            for n in range(20):
+                _, listener = begin(channel, "echo", x=n)
+                assert await listener.outcome() is None
+        assert len(deaf.receive()) > 4_000_000, "once it reads, nothing is lost"
+
+
+async def test_nobody_listening_is_a_connection_error_that_names_the_endpoint(tmp_path: Path) -> None:
+    peer = ChannelPeer("counter", "Counter", os.getpid(), f"ipc://{tmp_path}/nobody")
+    with pytest.raises(ConnectionError, match=r"nobody listens at ipc://.*/nobody"):
+        RoleChannel(peer, asyncio.get_running_loop())
+
+
 async def test_another_protocol_version_is_refused_with_both_numbers(role: RoleProcess) -> None:
     async with connected(role.peer) as channel:
         _, listener = begin(channel, "hang")
-        channel._socket.send([b"\x92\x63\x90"])
+        channel._connection.send(b"\x92\x63\x90")
         outcome = await listener.outcome()
         assert outcome is not None
         assert outcome[0] is ErrorCode.INTERNAL
@@ -272,40 +365,48 @@ async def test_another_protocol_version_is_refused_with_both_numbers(role: RoleP
 
 
 async def test_activations_of_a_dead_orchestrator_are_cancelled(role: RoleProcess) -> None:
-    orchestrator = subprocess.Popen(["sleep", "1000"])
-    context = zmq.Context[zmq.Socket[bytes]]()
+    orchestrator = subprocess.Popen(
+        [sys.executable, "-c", _ORCHESTRATOR, role.endpoint.removeprefix("ipc://")],
+        stdin=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
     try:
-        stranger = context.socket(zmq.DEALER)
-        stranger.connect(role.endpoint)
-        n = ValueEncoder(None, "s").encode(5)
-        stranger.send(
-            wire.encode_frame([wire.Hello(orchestrator.pid), wire.Start(1, "count", {"n": n}, 2, "r", "s", "n", "a")])
-        )
         async with connected(role.peer) as channel, asyncio.timeout(DEADLINE):
             while await running(channel) < 2:
                 pass
             orchestrator.kill()
-            orchestrator.wait()
             while await running(channel) > 1:
                 pass
     finally:
         orchestrator.kill()
-        orchestrator.wait()
-        context.destroy(linger=0)
+        orchestrator.communicate(timeout=DEADLINE)
+
+
+_ORCHESTRATOR = """
+import socket, struct, sys
+from omniflow_backend.triton.channel import wire
+from omniflow_backend.triton.values import ValueEncoder
+connection = socket.socket(socket.AF_UNIX)
+connection.connect(sys.argv[1])
+n = ValueEncoder(None, "s").encode(5)
+frame = wire.encode_frame([wire.Start(1, "count", {"n": n}, 2, "r", "s", "n", "a")])
+connection.sendall(struct.pack("<I", len(frame)) + frame)
+sys.stdin.read()
+"""
 
 
 async def test_what_is_queued_in_one_turn_of_the_loop_travels_in_one_frame(
     role: RoleProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with connected(role.peer) as channel:
-        sent: list[list[bytes]] = []
-        send = channel._socket.send
+        sent: list[bytes] = []
+        send = channel._connection.send
 
-        def record(parts: list[bytes]) -> None:
-            sent.append(parts)
-            send(parts)
+        def record(frame: bytes) -> None:
+            sent.append(frame)
+            send(frame)
 
-        monkeypatch.setattr(channel._socket, "send", record)
+        monkeypatch.setattr(channel._connection, "send", record)
         listeners = [begin(channel, "echo", x=n)[1] for n in range(30)]
         for listener in listeners:
             assert await listener.outcome() is None

@@ -105,6 +105,8 @@ class TestOnAServer:
         (victim,) = sessions["moving-1"]
         assert caller.eventually(lambda: caller.metrics("twins")["omniflow_calls_open"] == 4)
         os.kill(victim, signal.SIGKILL)
+        # The death has been noticed when those that were inside have heard of it.
+        assert caller.eventually(lambda: sum(not stream.events.empty() for stream in inside) == 2)
         for name in sessions:
             moved = pids(caller.stream("twins", session_id=name).rest(), "turns")
             assert len(moved) == 1

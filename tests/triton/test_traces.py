@@ -38,6 +38,8 @@ def test_a_trace_comes_with_system_finish_and_tells_every_step(caller: Any) -> N
         "skipped": 3,
         "bucket opened": 3,
         "bucket fired": 3,
+        "lease held": 5,
+        "lease closed": 5,
         "emitted": 2,
         "finished": 1,
     }

@@ -8,17 +8,13 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-import zmq
-
 from omniflow_backend.drivers.role_host import ActivationSink
 from omniflow_backend.errors import ErrorCode
 from omniflow_backend.triton.channel import wire
-from omniflow_backend.triton.channel.socket import LoopSocket, Outbox
+from omniflow_backend.triton.channel.socket import FrameConnection, Outbox
 from omniflow_backend.triton.values import Encoded, WireValue
 
 logger = logging.getLogger(__name__)
-
-_GOODBYE_MS = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +42,11 @@ class RoleChannel:
         self,
         peer: ChannelPeer,
         loop: asyncio.AbstractEventLoop,
-        context: zmq.Context[zmq.Socket[bytes]],
         on_close: Callable[[RoleChannel], None] | None = None,
         on_silence: Callable[[RoleChannel], None] | None = None,
         silence_s: float | None = None,
     ) -> None:
-        """Connect. Raises ``ProcessLookupError`` when the process is gone already."""
+        """Connect. Raises ``OSError`` when the process is gone already, or does not listen."""
         self.peer = peer
         self.alive = True
         self._loop = loop
@@ -62,14 +57,14 @@ class RoleChannel:
         self._silence_timer: asyncio.TimerHandle | None = None
         self._open: dict[int, ActivationSink] = {}
         self._serial = 0
-        self._pidfd = os.pidfd_open(peer.pid)
+        self._connection = FrameConnection.connect(peer.endpoint, loop, self._received, lambda _: self._process_died())
+        try:
+            self._pidfd = os.pidfd_open(peer.pid)
+        except OSError:
+            self._connection.close()
+            raise
         loop.add_reader(self._pidfd, self._process_died)
-        socket = context.socket(zmq.DEALER)
-        socket.sndhwm = socket.rcvhwm = 0
-        socket.connect(peer.endpoint)
-        self._socket = LoopSocket(socket, loop, self._received)
-        self._outbox = Outbox(loop, lambda messages: self._socket.send([wire.encode_frame(messages)]))  # type: ignore[arg-type]
-        self._outbox.post(wire.Hello(os.getpid()))
+        self._outbox = Outbox(loop, lambda messages: self._connection.send(wire.encode_frame(messages)))  # type: ignore[arg-type]
 
     @property
     def open_activations(self) -> int:
@@ -135,13 +130,11 @@ class RoleChannel:
         """Cancel all that is open and disconnect. Idempotent."""
         if self.alive:
             self._open.clear()
-            self._outbox.post(wire.Bye())
-            self._outbox.flush()
-            self._shut(linger_ms=_GOODBYE_MS)
+            self._shut()
 
-    def _received(self, frames: list[bytes]) -> None:
+    def _received(self, connection: FrameConnection, frame: bytes) -> None:
         try:
-            messages = wire.decode_for_orchestrator(frames[-1])
+            messages = wire.decode_for_orchestrator(frame)
         except wire.ProtocolError as error:
             # What was in it is lost: whoever waits for it must not wait for ever.
             self._give_up(f"role {self.peer.model!r} (pid {self.peer.pid}) sent what cannot be read: {error}")
@@ -191,7 +184,7 @@ class RoleChannel:
 
     def _process_died(self) -> None:
         # What it sent before it died counts.
-        self._socket.drain()
+        self._connection.drain()
         failed = self._take_open()
         self._shut()
         self._fail(failed, ErrorCode.ROLE_DIED, self._death_notice())
@@ -211,7 +204,7 @@ class RoleChannel:
             except Exception:
                 logger.exception("an activation of role %s could not be failed", self.peer.model)
 
-    def _shut(self, linger_ms: int = 0) -> None:
+    def _shut(self) -> None:
         if not self.alive:
             return
         self.alive = False
@@ -219,7 +212,7 @@ class RoleChannel:
             self._silence_timer.cancel()
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
-        self._socket.close(linger_ms)
+        self._connection.close()
         if self._on_close is not None:
             self._on_close(self)
 

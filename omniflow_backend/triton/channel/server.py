@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Protocol
-
-import zmq
 
 from omniflow_backend.errors import ErrorCode
 from omniflow_backend.triton.channel import wire
-from omniflow_backend.triton.channel.socket import LoopSocket, Outbox
+from omniflow_backend.triton.channel.socket import FrameConnection, FrameListener, Outbox
 from omniflow_backend.triton.values import WireValue
 
 logger = logging.getLogger(__name__)
@@ -51,23 +47,17 @@ Starter = Callable[[wire.Start, ActivationSink], RunningActivation]
 class ActivationServer:
     """Listens on ``endpoint`` and runs what orchestrators start through ``start``, all on ``loop``.
 
-    An orchestrator first says who it is (``Hello``); when its process dies, its activations are cancelled. A frame
-    that cannot be understood is answered with ``Refuse`` and otherwise ignored.
+    When an orchestrator disconnects, however it ends, its activations are cancelled. A frame that cannot be understood
+    is answered with ``Refuse`` and cancels them, too: something of what was wanted is lost.
     """
 
-    def __init__(
-        self, endpoint: str, start: Starter, loop: asyncio.AbstractEventLoop, context: zmq.Context[zmq.Socket[bytes]]
-    ) -> None:
-        """Bind. Raises ``zmq.ZMQError`` when the endpoint cannot be bound. Must be called on the loop's thread."""
+    def __init__(self, endpoint: str, start: Starter, loop: asyncio.AbstractEventLoop) -> None:
+        """Listen. Raises ``OSError`` when the endpoint is taken. Must be called on the loop's thread."""
         self.endpoint = endpoint
         self._start = start
         self._loop = loop
-        self._peers: dict[bytes, _Peer] = {}
-        socket = context.socket(zmq.ROUTER)
-        socket.sndhwm = socket.rcvhwm = 0
-        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        socket.bind(endpoint)
-        self._socket = LoopSocket(socket, loop, self._received)
+        self._peers: dict[FrameConnection, _Peer] = {}
+        self._listener = FrameListener(endpoint, loop, self._received, self._disconnected)
 
     @property
     def running(self) -> int:
@@ -76,38 +66,26 @@ class ActivationServer:
 
     def close(self) -> None:
         """Cancel everything, stop listening, remove the socket file. Idempotent."""
-        for peer in list(self._peers.values()):
-            self._forget(peer)
-        self._socket.close()
-        if self.endpoint.startswith("ipc://"):
-            Path(self.endpoint.removeprefix("ipc://")).unlink(missing_ok=True)
+        for connection in list(self._peers):
+            self._disconnected(connection)
+        self._listener.close()
 
-    def _received(self, frames: list[bytes]) -> None:
-        identity, frame = frames[0], frames[-1]
+    def _received(self, connection: FrameConnection, frame: bytes) -> None:
         try:
             messages = wire.decode_for_role(frame)
         except wire.ProtocolError as error:
             logger.error("dropped a frame from an orchestrator: %s", error)
-            known = self._peers.get(identity)
-            if known is not None:
-                self._forget(known)
-            self._refuse(identity, str(error))
+            self._disconnected(connection)
+            connection.send(wire.encode_frame([wire.Refuse(str(error))]))
             return
+        peer = self._peers.get(connection)
+        if peer is None:
+            peer = self._peers[connection] = _Peer.of(connection, self._loop)
         for message in messages:
-            if isinstance(message, wire.Hello):
-                self._welcome(identity, message)
-                continue
-            peer = self._peers.get(identity)
-            if peer is not None and isinstance(message, wire.Bye):
-                self._forget(peer)
-                continue
-            if peer is None:
-                self._refuse(identity, "an activation came before Hello, or after the process that said it was gone")
-                return
             try:
                 self._dispatch(peer, message)
             except Exception:
-                logger.exception("a message of orchestrator %d could not be handled", peer.pid)
+                logger.exception("a message of an orchestrator could not be handled")
 
     def _dispatch(self, peer: _Peer, message: wire.ToRole) -> None:
         if isinstance(message, wire.Start):
@@ -132,50 +110,25 @@ class ActivationServer:
                 sink_or_none.cancel()
             peer.outbox.post(wire.Stopped(message.serial))
 
-    def _welcome(self, identity: bytes, hello: wire.Hello) -> None:
-        if identity in self._peers:
-            return
-        try:
-            pidfd = os.pidfd_open(hello.pid)
-        except OSError as error:
-            self._refuse(identity, f"no process {hello.pid}: {error.strerror}")
-            return
-        peer = _Peer(identity, hello.pid, pidfd)
-        peer.outbox = Outbox(self._loop, lambda messages: self._send(peer, messages))
-        self._peers[identity] = peer
-        self._loop.add_reader(pidfd, self._forget, peer)
-
-    def _refuse(self, identity: bytes, message: str) -> None:
-        try:
-            self._socket.send([identity, wire.encode_frame([wire.Refuse(message)])])
-        except ConnectionError:
-            logger.debug("nobody left to refuse")
-
-    def _send(self, peer: _Peer, messages: list[object]) -> None:
-        try:
-            self._socket.send([peer.identity, wire.encode_frame(messages)])  # type: ignore[arg-type]
-        except ConnectionError:
-            self._forget(peer)
-
-    def _forget(self, peer: _Peer) -> None:
-        if self._peers.pop(peer.identity, None) is None:
-            return
-        self._loop.remove_reader(peer.pidfd)
-        os.close(peer.pidfd)
-        sinks, peer.activations = peer.activations, {}
-        for sink in sinks.values():
-            sink.cancel()
+    def _disconnected(self, connection: FrameConnection) -> None:
+        """Cancel what came over this connection."""
+        peer = self._peers.pop(connection, None)
+        if peer is not None:
+            sinks, peer.activations = peer.activations, {}
+            for sink in sinks.values():
+                sink.cancel()
 
 
 @dataclass(slots=True, eq=False)
 class _Peer:
     """One orchestrator."""
 
-    identity: bytes
-    pid: int
-    pidfd: int
-    outbox: Outbox = field(init=False)
+    outbox: Outbox
     activations: dict[int, _Sink] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, connection: FrameConnection, loop: asyncio.AbstractEventLoop) -> _Peer:
+        return cls(Outbox(loop, lambda messages: connection.send(wire.encode_frame(messages))))  # type: ignore[arg-type]
 
 
 class _Sink:

@@ -11,17 +11,11 @@ import msgspec
 
 from omniflow_backend.triton.values import WireValue
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 
 
 class ProtocolError(Exception):
     """A frame that cannot be understood."""
-
-
-class Hello(msgspec.Struct, array_like=True, tag=0, frozen=True):
-    """Orchestrator to role, first: who will send activations. Its death ends them."""
-
-    pid: int
 
 
 class Start(msgspec.Struct, array_like=True, tag=1, frozen=True):
@@ -86,17 +80,13 @@ class Refuse(msgspec.Struct, array_like=True, tag=7, frozen=True):
     message: str
 
 
-class Bye(msgspec.Struct, array_like=True, tag=8, frozen=True):
-    """Orchestrator to role, last: everything it has started is cancelled."""
-
-
 class Stopped(msgspec.Struct, array_like=True, tag=9, frozen=True):
     """Role to orchestrator: the cancel of the activation has arrived."""
 
     serial: int
 
 
-ToRole = Hello | Start | Accept | Cancel | Bye
+ToRole = Start | Accept | Cancel
 ToOrchestrator = Yield | End | Error | Refuse | Stopped
 Message = ToRole | ToOrchestrator
 

@@ -63,7 +63,8 @@ def bind(module: nn.Module, shared: dict[str, SharedBytes], device: torch.device
             replace_storage(parameter, _tensor(found))
             bound[name] = parameter
         else:
-            replace_storage(parameter, torch.empty_like(parameter, device=device))
+            layout = parameter.shape, parameter.stride()
+            replace_storage(parameter, torch.empty_strided(*layout, dtype=parameter.dtype, device=device))
     return bound
 
 

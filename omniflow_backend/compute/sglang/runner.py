@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from omniflow_backend.compute.sglang import environment
+from omniflow_backend.deployment import memory_endpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +18,8 @@ class RunnerConfiguration:
 
     ``checkpoint`` is an absolute directory; ``context_length`` the most tokens one request may have, prompt and
     answer together; ``total_slots`` the tokens whose keys and values fit in memory at once; ``maximum_running`` the
-    most requests in one batch.
+    most requests in one batch. With ``share_weights`` the processes of a deployment that have the same checkpoint keep
+    one copy of its weights, if a MemoryManager runs there; without, or elsewhere, this one has weights of its own.
     """
 
     checkpoint: Path
@@ -26,6 +28,7 @@ class RunnerConfiguration:
     maximum_running: int = 16
     dtype: str = "float32"
     threads: int = 1
+    share_weights: bool = True
 
     def __post_init__(self) -> None:
         if not (self.checkpoint / "config.json").is_file():
@@ -53,6 +56,8 @@ def build_runner(configuration: RunnerConfiguration) -> Any:
     from sglang.srt.model_executor.model_runner import ModelRunner
     from sglang.srt.runtime_context import SpawnRanks, publish, spawn_world_rank
     from sglang.srt.server_args import PortArgs, ServerArgs
+
+    from omniflow_backend.compute.sglang.shared_weights import weights_shared
 
     torch.set_num_threads(configuration.threads)
     arguments = ServerArgs(
@@ -84,13 +89,14 @@ def build_runner(configuration: RunnerConfiguration) -> Any:
     with tempfile.TemporaryDirectory(prefix="omniflow-") as directory, meeting.override(f"file://{directory}/group"):
         bootstrap.init_parallel_runtime(server_args=arguments, device="cpu", dist_port=ports.nccl_port)
     bootstrap.init_layer_runtime(model_config=model_configuration)
-    runner = ModelRunner(
-        model_config=model_configuration,
-        mem_fraction_static=arguments.mem_fraction_static,
-        gpu_id=0,
-        nccl_port=ports.nccl_port,
-        server_args=arguments,
-    )
+    with weights_shared(memory_endpoint() if configuration.share_weights else None):
+        runner = ModelRunner(
+            model_config=model_configuration,
+            mem_fraction_static=arguments.mem_fraction_static,
+            gpu_id=0,
+            nccl_port=ports.nccl_port,
+            server_args=arguments,
+        )
     runner.alloc_memory_pool()
     runner.init_attention_backends()
     runner.init_cuda_graphs()

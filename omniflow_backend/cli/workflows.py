@@ -8,7 +8,7 @@ from pathlib import Path
 from omniflow_backend.dsl.workflow import Workflow
 from omniflow_backend.triton.references import BadReference, resolve
 
-SHIPPED = ("voice_chat", "chat")
+SHIPPED = ("voice_chat", "chat", "vision_chat")
 
 
 @dataclass(frozen=True, slots=True)

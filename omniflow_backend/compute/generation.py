@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, Protocol
 
+from omniflow_backend.compute.prefix import Prompt
 from omniflow_backend.errors import BadInput, OmniFlowError
 
 
@@ -140,7 +141,7 @@ class GenerationRequest:
     """One prompt to continue. ``request_id`` is the caller's own; two requests may bear the same."""
 
     request_id: str
-    token_ids: tuple[int, ...]
+    prompt: Prompt
     sampling: SamplingParameters = field(default_factory=SamplingParameters)
 
 

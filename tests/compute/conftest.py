@@ -16,6 +16,7 @@ from omniflow_backend.compute.generation import (
     SamplingParameters,
     TokenLogprob,
 )
+from omniflow_backend.compute.prefix import Prompt
 from omniflow_backend.models.smollm2.role import Llm
 
 
@@ -52,7 +53,7 @@ class Asker:
     def stream(self, prompt: str | Sequence[int], request_id: str = "test", **sampling: object) -> GenerationStream:
         token_ids = self.llm.tokenizer.encode(prompt) if isinstance(prompt, str) else tuple(prompt)
         return self.engine.generate(
-            GenerationRequest(request_id, tuple(token_ids), SamplingParameters.from_mapping(sampling))
+            GenerationRequest(request_id, Prompt(tuple(token_ids)), SamplingParameters.from_mapping(sampling))
         )
 
     async def collect(self, stream: GenerationStream) -> Collected:

@@ -15,6 +15,7 @@ PREAMBLE = """
 import asyncio, sys, time
 from pathlib import Path
 from omniflow_backend.compute.generation import *
+from omniflow_backend.compute.prefix import Prompt
 from omniflow_backend.compute.sglang import engine as module
 from omniflow_backend.compute.sglang.runner import RunnerConfiguration
 
@@ -23,7 +24,7 @@ build = module.build_runner
 module.build_runner = lambda configuration: runners.append(build(configuration)) or runners[-1]
 configuration = module.EngineConfiguration(RunnerConfiguration(Path(sys.argv[1]), context_length=256, total_slots=512))
 engine = module.SglangEngine(configuration, decode=str, end_of_text=frozenset())
-request = GenerationRequest("r", (1, 2, 3), SamplingParameters(max_tokens=200))
+request = GenerationRequest("r", Prompt((1, 2, 3)), SamplingParameters(max_tokens=200))
 
 async def ending(stream):
     try:

@@ -52,7 +52,7 @@ class Context:
 
 
 def chat(llm: Llm, prompt: str, context: Context | None = None, **inputs: Any) -> AsyncIterator[dict[str, Any]]:
-    absent: dict[str, Any] = {"step": None, "images": [], "system": None, "salt": None, "sampling_parameters": None}
+    absent: dict[str, Any] = {"step": None, "system": None, "salt": None, "sampling_parameters": None}
     given = {**absent, **inputs}
     return llm.chat(context or Context(), prompt=prompt, **given)  # type: ignore[arg-type]
 

@@ -608,7 +608,11 @@ class TestCountJoins:
         joined.bind(a=a.x, b=[a.y, counted.x])  # bad
         teller = step(workflow, "t", x=joined.x)
         counted.bind(x=a.y, activate_by_count={"x": teller.n})
-        refused(workflow, "p.join: this join of a.run and c.run and a count join feed each other (p.join -> t.run -> c.run -> p.join)")
+        refused(
+            workflow,
+            "p.join: this join of a.run and c.run and a count join feed each other "
+            "(p.join -> t.run -> c.run -> p.join)",
+        )
 
     def test_a_prefix_join_and_a_count_join_in_a_row_are_fine_either_way_round(self) -> None:
         workflow, _, a = started()

@@ -15,7 +15,7 @@ from omniflow_backend.serve.launcher import Deployment, DeploymentOptions
 
 @pytest.fixture(scope="session")
 def deployment() -> Iterator[Deployment]:
-    named = [find_workflow(name) for name in ("voice_chat", "chat")]
+    named = [find_workflow(name) for name in ("voice_chat", "chat", "vision_chat")]
     prepare_roles([workflow.workflow.compile() for workflow in named])
     with Deployment(DeploymentOptions(workflows=[workflow.reference for workflow in named])) as running:
         yield running
@@ -47,4 +47,10 @@ def chat(grpc_url: str) -> Iterator[WorkflowClient]:
 @pytest.fixture
 def voice_chat(grpc_url: str) -> Iterator[WorkflowClient]:
     with WorkflowClient(grpc_url, "voice_chat") as client:
+        yield client
+
+
+@pytest.fixture
+def vision_chat(grpc_url: str) -> Iterator[WorkflowClient]:
+    with WorkflowClient(grpc_url, "vision_chat") as client:
         yield client

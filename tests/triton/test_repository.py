@@ -18,7 +18,7 @@ from omniflow_backend.triton.tensors import NoTensor
 
 ROOT = Path(__file__).parents[2]
 SERVED = Path(__file__).with_name("served.py")
-SHIPPED = ("omniflow_backend.models.voice_chat:workflow", "omniflow_backend.models.chat:workflow")
+SHIPPED = tuple(f"omniflow_backend.models.{name}:workflow" for name in ("voice_chat", "chat", "vision_chat"))
 
 
 class Mixed(Role):

@@ -49,8 +49,8 @@ def test_every_picture_of_a_call_is_read_in_order_and_none_is_none() -> None:
     reader = PictureReader(max_pictures=3)
     reader.load()
     colours = ["red", "blue", "green"]
-    read = [found["picture"] for found in reader.decode(None, [encoded(drawn(colour)) for colour in colours])]
+    read = reader.decode(None, [encoded(drawn(colour)) for colour in colours])["pictures"]
     assert [tuple(picture[32, 32]) for picture in read] == [(255, 0, 0), (0, 0, 255), (0, 128, 0)]
-    assert list(reader.decode(None, [])) == []
+    assert reader.decode(None, []) == {"pictures": []}
     with pytest.raises(BadInput, match="4 pictures were sent; at most 3"):
-        list(reader.decode(None, [b""] * 4))
+        reader.decode(None, [b""] * 4)

@@ -18,7 +18,7 @@ def encoder() -> VisionEncoder:
 
 
 def embeddings(encoder: VisionEncoder, colour: str, side: int = 64) -> np.ndarray:
-    return encoder.encode(None, pixels(drawn(colour, side)))["embeddings"]
+    return encoder.encode(None, [pixels(drawn(colour, side))])["embeddings"][0]
 
 
 def test_a_picture_becomes_rows_of_the_text_models_width_always_the_same(encoder: VisionEncoder) -> None:
@@ -32,3 +32,10 @@ def test_the_same_drawing_in_another_size_is_nearer_than_another_colour(encoder:
         embeddings(encoder, colour, side) for colour, side in (("red", 64), ("red", 256), ("blue", 64))
     )
     assert np.linalg.norm(small - large) < 0.5 * np.linalg.norm(small - other)
+
+
+def test_pictures_are_encoded_in_order_each_as_if_alone_and_none_gives_none(encoder: VisionEncoder) -> None:
+    colours = ["red", "blue", "red"]
+    found = encoder.encode(None, [pixels(drawn(colour)) for colour in colours])["embeddings"]
+    assert all(np.array_equal(one, embeddings(encoder, colour)) for one, colour in zip(found, colours, strict=True))
+    assert encoder.encode(None, []) == {"embeddings": []}

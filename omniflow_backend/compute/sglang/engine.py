@@ -64,11 +64,11 @@ class SglangEngine:
         self._closing = False
         self._stopped: Callable[[], OmniFlowError] | None = None
         self._statistics: EngineStatistics | None = None
-        loaded: Future[int] = Future()
+        loaded: Future[tuple[int, int]] = Future()
         self._thread = threading.Thread(target=self._run, args=(loaded,), name="omniflow-llm-engine", daemon=True)
         self._thread.start()
         try:
-            self.vocabulary_size = loaded.result(timeout=configuration.load_timeout_s)
+            self.vocabulary_size, self.hidden_size = loaded.result(timeout=configuration.load_timeout_s)
         except TimeoutError:
             raise EngineFailed(f"the model did not load within {configuration.load_timeout_s:g} s") from None
 
@@ -80,10 +80,10 @@ class SglangEngine:
     def generate(self, request: GenerationRequest) -> ChunkStream:
         """Queue a request; must be called in an event loop, which then reads the stream.
 
-        Raises ``BadInput`` (no token, too many, ids outside the vocabulary), ``EngineBusy``, ``EngineClosed`` or
-        ``EngineFailed``.
+        Raises ``BadInput`` (no token, too many, ids outside the vocabulary, embeddings of another width),
+        ``EngineBusy``, ``EngineClosed`` or ``EngineFailed``.
         """
-        prompt = len(request.token_ids)
+        prompt = len(request.prompt)
         self._check(request)
         number = next(self._numbers)
         stream = ChunkStream(lambda: self._abort_numbers({number}))
@@ -128,7 +128,7 @@ class SglangEngine:
             logger.error("the engine thread did not stop within %g s", self._configuration.close_timeout_s)
 
     def _check(self, request: GenerationRequest) -> None:
-        prompt = len(request.token_ids)
+        prompt, token_ids = len(request.prompt), request.prompt.token_ids
         if prompt == 0:
             raise BadInput("the prompt is empty")
         if prompt >= self.context_length:
@@ -136,8 +136,14 @@ class SglangEngine:
                 f"the prompt has {prompt} tokens; with at least one token of answer it must fit the context of "
                 f"{self.context_length} tokens"
             )
-        if min(request.token_ids) < 0 or max(request.token_ids) >= self.vocabulary_size:
+        if min(token_ids) < 0 or max(token_ids) >= self.vocabulary_size:
             raise BadInput(f"the prompt has token ids outside the vocabulary of {self.vocabulary_size}")
+        for span in request.prompt.spans:
+            if span.embeddings.shape[1] != self.hidden_size:
+                raise BadInput(
+                    f"the embeddings at position {span.start} are {span.embeddings.shape[1]} wide; "
+                    f"this model's are {self.hidden_size}"
+                )
 
     def _raise_if_stopped(self) -> None:
         if self._stopped is not None:
@@ -150,7 +156,7 @@ class SglangEngine:
             self._aborted |= numbers & self._in_flight.keys()
             self._changed.notify()
 
-    def _run(self, loaded: Future[int]) -> None:
+    def _run(self, loaded: Future[tuple[int, int]]) -> None:
         try:
             runner = build_runner(self._configuration.runner)
             scheduler = _new_scheduler(runner, self._configuration)
@@ -158,7 +164,7 @@ class SglangEngine:
         except BaseException as error:
             loaded.set_exception(error)
             return
-        loaded.set_result(int(runner.model_config.vocab_size))
+        loaded.set_result((int(runner.model_config.vocab_size), int(runner.model_config.hidden_size)))
         try:
             while self._exchange(scheduler):
                 self._publish(scheduler, scheduler.step())

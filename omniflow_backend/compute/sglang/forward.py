@@ -10,6 +10,7 @@ import torch
 from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, ForwardBatch, ForwardMode
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
+from omniflow_backend.compute.prefix import EmbeddedSpan
 from omniflow_backend.compute.sglang.sequence import TokenSequence
 
 
@@ -26,6 +27,20 @@ class Piece:
         """The sequence's computed length after this pass."""
         return self.sequence.computed + self.count
 
+    @property
+    def embedded(self) -> list[tuple[int, torch.Tensor]]:
+        """Embeddings that stand in for tokens of this piece: from which of its tokens on, and ``[tokens, hidden]``."""
+        begin, end = self.sequence.computed, self.length
+        return [
+            (max(0, span.start - begin), _rows(span, begin, end))
+            for span in self.sequence.request.prompt.spans
+            if span.start < end and begin < span.end
+        ]
+
+
+def _rows(span: EmbeddedSpan, begin: int, end: int) -> torch.Tensor:
+    return torch.from_numpy(span.embeddings[max(0, begin - span.start) : end - span.start])
+
 
 def forward(runner: Any, pieces: Sequence[Piece]) -> torch.Tensor:
     """Compute the pieces in one pass; logits after each piece's last token, float32 ``[len(pieces), vocabulary]``.
@@ -33,7 +48,7 @@ def forward(runner: Any, pieces: Sequence[Piece]) -> torch.Tensor:
     Pieces of one token each are a decode pass, any others an extend pass. The sequences' ``computed`` is left to the
     caller.
     """
-    decode = all(piece.count == 1 and piece.sequence.computed > 0 for piece in pieces)
+    decode = all(piece.count == 1 and piece.sequence.computed > 0 and not piece.embedded for piece in pieces)
     batch = _decode_batch(pieces) if decode else _extend_batch(pieces)
     with torch.no_grad():
         logits: torch.Tensor = runner.forward(batch).logits_output.next_token_logits
@@ -77,5 +92,17 @@ def _extend_batch(pieces: Sequence[Piece]) -> ForwardBatch:
         extend_prefix_lens_cpu=prefixes,
         extend_start_loc=(counts_tensor.cumsum(0) - counts_tensor).to(torch.int32),
         extend_logprob_start_lens_cpu=counts,
+        **_replacements(pieces),
         **_common(pieces),
     )
+
+
+def _replacements(pieces: Sequence[Piece]) -> dict[str, torch.Tensor]:
+    """SGLang keeps these in the model's own precision, unlike ``input_embeds``, which it rounds to bfloat16."""
+    embeddings, positions, start = [], [], 0
+    for piece in pieces:
+        for offset, rows in piece.embedded:
+            embeddings.append(rows)
+            positions.append(torch.arange(start + offset, start + offset + len(rows)))
+        start += piece.count
+    return {"replace_embeds": torch.cat(embeddings), "replace_positions": torch.cat(positions)} if embeddings else {}

@@ -26,12 +26,12 @@ class TokenSequence:
     row: int = 0
 
     def __post_init__(self) -> None:
-        self.token_ids = list(self.request.token_ids)
+        self.token_ids = list(self.request.prompt.token_ids)
 
     @property
     def reserved(self) -> int:
         """The slots it can need at most: the last token sampled is never computed."""
-        return len(self.request.token_ids) + self.maximum_tokens - 1
+        return len(self.request.prompt) + self.maximum_tokens - 1
 
     @property
     def pending(self) -> int:

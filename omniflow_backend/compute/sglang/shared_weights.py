@@ -184,7 +184,7 @@ def _state(model: nn.Module) -> _State:
 
 def _digest(tensor: torch.Tensor) -> bytes:
     flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8).cpu()
-    return hashlib.blake2b(memoryview(flat.numpy()), digest_size=16).digest()
+    return hashlib.blake2b(flat.numpy().tobytes(), digest_size=16).digest()
 
 
 def _difference(before: _State, after: _State) -> str | None:

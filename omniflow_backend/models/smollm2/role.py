@@ -177,7 +177,7 @@ class Llm(Role):
             raise BadInput("input 'prompt' is empty")
         token_ids = await asyncio.to_thread(self.tokenizer.encode, prompt)
         answer = _Answer()
-        async with aclosing(self._answer(ctx, token_ids, sampling, answer)) as pieces:
+        async with aclosing(self._answer(ctx, Prompt(token_ids), sampling, answer)) as pieces:
             async for piece in pieces:
                 yield {"text": piece}
         yield {"done": answer.done()}
@@ -186,7 +186,6 @@ class Llm(Role):
         inputs={
             "prompt": Text,
             "step": Optional(Int),
-            "images": Optional(Many(Tensor("float32", (-1, -1)))),
             "system": Optional(Text),
             "salt": Optional(Text),
             "sampling_parameters": Optional(Json),
@@ -199,7 +198,6 @@ class Llm(Role):
         ctx: ActivationContext,
         prompt: str,
         step: int | None,
-        images: Sequence[Embeddings],
         system: str | None,
         salt: str | None,
         sampling_parameters: Any,
@@ -212,8 +210,6 @@ class Llm(Role):
         Args:
             step: take back what the session said from this position on (0: all of it), then answer. Absent or
                 negative: go on. Positions to go back to are those that earlier turns reported.
-            images: embeddings float32 ``[positions, hidden size]`` for the ``<image>`` in the prompt, in order; where
-                the prompt has none, they come before it.
             system: the conversation's system message; a later turn may repeat it.
             salt: whose call it is. Tenants share neither sessions nor pages.
 
@@ -221,15 +217,57 @@ class Llm(Role):
             BadInput: for an input that makes no sense, or a session that may not become longer.
             SessionLost, SessionConflict, SessionsAway: see ``compute.sessions.errors``.
         """
+        async with aclosing(self._chat(ctx, prompt, (), step, system, salt, sampling_parameters)) as yields:
+            async for fields in yields:
+                yield fields
+
+    @interface(
+        inputs={
+            "prompt": Text,
+            "images": Many(Tensor("float32", (-1, -1))),
+            "step": Optional(Int),
+            "system": Optional(Text),
+            "salt": Optional(Text),
+            "sampling_parameters": Optional(Json),
+        },
+        outputs={"text": Text, "sentence": Text, "done": Json},
+        load_balance=SessionLoadBalance(),
+    )
+    async def chat_about_images(
+        self,
+        ctx: ActivationContext,
+        prompt: str,
+        images: Sequence[Embeddings],
+        step: int | None,
+        system: str | None,
+        salt: str | None,
+        sampling_parameters: Any,
+    ) -> AsyncIterator[dict[str, Any]]:
+        """Like ``chat``, with ``images``: embeddings float32 ``[positions, hidden size]``.
+
+        They stand where ``<image>`` is in the prompt, in order, or before the prompt where it has none.
+        """
+        async with aclosing(self._chat(ctx, prompt, images, step, system, salt, sampling_parameters)) as yields:
+            async for fields in yields:
+                yield fields
+
+    async def _chat(
+        self,
+        ctx: ActivationContext,
+        prompt: str,
+        images: Sequence[Embeddings],
+        step: int | None,
+        system: str | None,
+        salt: str | None,
+        sampling_parameters: Any,
+    ) -> AsyncGenerator[dict[str, Any], None]:
         sampling = self._sampling(sampling_parameters)
         if not prompt.strip():
             raise BadInput("input 'prompt' is empty")
         name = None if ctx.session_id is None else SessionName(ctx.session_id, (salt or "").encode())
         question = await asyncio.to_thread(self._question, name, step, prompt, images, system, salt, sampling)
         answer, splitter = _Answer(), SentenceSplitter()
-        if question.prompt.spans:
-            raise BadInput("input 'images' cannot be served by this engine yet")
-        async with aclosing(self._answer(ctx, question.prompt.token_ids, sampling, answer)) as pieces:
+        async with aclosing(self._answer(ctx, question.prompt, sampling, answer)) as pieces:
             async for piece in pieces:
                 sentences = splitter.push(piece)
                 yield {"text": piece, "sentence": sentences[0]} if sentences else {"text": piece}
@@ -272,11 +310,11 @@ class Llm(Role):
         return _Question(history.prompt(kept, added, (salt or "").encode()), added, turn)
 
     async def _answer(
-        self, ctx: ActivationContext, token_ids: tuple[int, ...], sampling: SamplingParameters, answer: _Answer
+        self, ctx: ActivationContext, prompt: Prompt, sampling: SamplingParameters, answer: _Answer
     ) -> AsyncGenerator[str, None]:
         """The pieces of the answer's text; ends by cancellation when the call is cancelled."""
         ctx.raise_if_cancelled()
-        stream = self.engine.generate(GenerationRequest(ctx.request_id, token_ids, sampling))
+        stream = self.engine.generate(GenerationRequest(ctx.request_id, prompt, sampling))
         ctx.on_cancel(stream.abort)
         try:
             async for chunk in stream:

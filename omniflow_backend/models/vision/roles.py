@@ -6,9 +6,9 @@ import base64
 import binascii
 import contextlib
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ from omniflow_backend.compute.prefix import content_id
 from omniflow_backend.deployment import memory_endpoint
 
 Embeddings = Tensor("float32", (-1, -1))
+Picture: TypeAlias = npt.NDArray[np.uint8]
 _MODEL = "easy-vqa-tower-1"
 
 
@@ -38,19 +39,19 @@ class PictureReader(Role):
         """Check the options. Raises ``TypeError`` for one that does not exist."""
         self._options = PictureReaderOptions(**self.options)
 
-    @interface(inputs={"files": Many(Bytes)}, outputs={"picture": Image})
-    def decode(self, ctx: ActivationContext, files: Sequence[bytes]) -> Iterator[dict[str, Any]]:
+    @interface(inputs={"files": Many(Bytes)}, outputs={"pictures": Many(Image)})
+    def decode(self, ctx: ActivationContext, files: Sequence[bytes]) -> dict[str, Any]:
         """Each file (PNG, JPEG, ... or its base64 text) as uint8 RGB ``[height, width, 3]``, in the order given.
 
         Raises ``BadInput`` for what is no picture, too large, or too many of them.
         """
         if len(files) > self._options.max_pictures:
             raise BadInput(f"{len(files)} pictures were sent; at most {self._options.max_pictures} are taken")
-        for number, data in enumerate(files):
-            yield {"picture": read_picture(bytes(data), self._options.max_pixels, number)}
+        limit = self._options.max_pixels
+        return {"pictures": [read_picture(bytes(data), limit, number) for number, data in enumerate(files)]}
 
 
-def read_picture(data: bytes, max_pixels: int, number: int = 0) -> npt.NDArray[np.uint8]:
+def read_picture(data: bytes, max_pixels: int, number: int = 0) -> Picture:
     """A picture file as uint8 RGB ``[height, width, 3]``. Raises ``BadInput`` that names the picture by ``number``."""
     from PIL import Image as Pillow
     from PIL import UnidentifiedImageError
@@ -85,17 +86,21 @@ class VisionEncoder(Role):
         """Disconnect."""
         self.cache.close()
 
-    @interface(inputs={"picture": Image}, outputs={"embeddings": Embeddings})
-    def encode(self, ctx: ActivationContext, picture: npt.NDArray[np.uint8]) -> dict[str, Any]:
-        """float32 ``[IMAGE_TOKENS, HIDDEN_SIZE]``: what stands for the picture in the text model's prompt."""
-        identity = content_id(picture.tobytes(), options=repr(picture.shape).encode(), model=_MODEL)
-        return {"embeddings": self.cache.encode([identity], lambda _: [self._encode(picture)])[0]}
+    @interface(inputs={"pictures": Many(Image)}, outputs={"embeddings": Many(Embeddings)})
+    def encode(self, ctx: ActivationContext, pictures: Sequence[Picture]) -> dict[str, Any]:
+        """For each picture float32 ``[IMAGE_TOKENS, HIDDEN_SIZE]``: what stands for it in the text model's prompt."""
+        identities = [
+            content_id(picture.tobytes(), options=repr(picture.shape).encode(), model=_MODEL) for picture in pictures
+        ]
+        return {
+            "embeddings": self.cache.encode(identities, lambda missing: self._encode([pictures[i] for i in missing]))
+        }
 
-    def _encode(self, picture: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
+    def _encode(self, pictures: Sequence[Picture]) -> list[npt.NDArray[np.float32]]:
         import torch
 
         from omniflow_backend.models.vision.tower import to_pixels
 
         with torch.inference_mode():
-            embeddings: npt.NDArray[np.float32] = self._tower(to_pixels(picture)[None])[0].numpy()
-        return embeddings
+            # One by one: a picture's embeddings must not depend on what else is in the batch.
+            return [self._tower(to_pixels(picture)[None])[0].numpy() for picture in pictures]

@@ -1,0 +1,3 @@
+from omniflow_backend.triton.workflow_model import TritonPythonModel
+
+__all__ = ["TritonPythonModel"]

@@ -1,0 +1,3 @@
+from omniflow_backend.triton.role_model import TritonPythonModel
+
+__all__ = ["TritonPythonModel"]

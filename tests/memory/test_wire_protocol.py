@@ -46,6 +46,17 @@ from memory_manager.protocol import (
     decode_replies,
     encode,
 )
+from memory_manager.weights.messages import (
+    AcquireLoader,
+    ArriveAtCapacity,
+    FindWeights,
+    JoinCapacity,
+    ProposeCapacity,
+    PublishWeights,
+    ReleaseLoader,
+    ReserveWeights,
+    WeightSpec,
+)
 
 BLOCK = BlockRef(1, 0, 64, 10, 3)
 OPERATIONS: list[AnyOperation] = [
@@ -58,6 +69,14 @@ OPERATIONS: list[AnyOperation] = [
     Publish("k", BLOCK, "|u1", [10]),
     Find(3, ["k"]),
     Statistics(),
+    AcquireLoader("cpu"),
+    FindWeights("cpu", "c", "tp0/1", 0),
+    ReserveWeights("cpu", "c", "tp0/1", [WeightSpec("p", "float32", [2, 3], 24)]),
+    PublishWeights(1),
+    JoinCapacity("kv", "cpu", ["a", "b"], "a", 1000),
+    ArriveAtCapacity(1),
+    ProposeCapacity(1, 1, 100),
+    ReleaseLoader("cpu"),
 ]
 
 

@@ -53,8 +53,8 @@ class LlmOptions:
     ``history`` names the global parameter that keeps sessions: roles of one deployment that name the same one continue
     each other's sessions. ``history_tiers`` are its sizes, for what positions are and for embeddings each. A session
     ends after ``session_idle_s`` without a turn, and has ``maximum_history`` positions at most; of those, a prompt has
-    what fits into the model's context. The rest bounds the engine: see ``RunnerConfiguration`` and
-    ``EngineConfiguration``.
+    what fits into the model's context. ``share_weights`` keeps one copy of the weights for all roles of a deployment
+    with this checkpoint. The rest bounds the engine: see ``RunnerConfiguration`` and ``EngineConfiguration``.
     """
 
     checkpoint: str | None = None
@@ -70,6 +70,7 @@ class LlmOptions:
     maximum_waiting: int = 256
     prefill_budget: int = 512
     threads: int = 1
+    share_weights: bool = True
 
 
 @dataclass(slots=True)
@@ -152,6 +153,7 @@ class Llm(Role):
             total_slots=options.total_slots,
             maximum_running=options.maximum_running,
             threads=options.threads,
+            share_weights=options.share_weights,
         )
         self.engine: Engine = SglangEngine(
             EngineConfiguration(runner, prefill_budget=options.prefill_budget, maximum_waiting=options.maximum_waiting),

@@ -30,7 +30,19 @@ end
 
 local transitions = {}
 
-function transitions.open(idle, uid, version)
+-- The first `count` pages are reserved, the others named no more.
+local function note(seconds, count, ...)
+  for number, page in ipairs({...}) do
+    if number <= tonumber(count) then
+      redis.call('ZADD', unneeded, now + seconds * 1000, page)
+    else
+      redis.call('ZREM', unneeded, page)
+    end
+  end
+end
+
+function transitions.open(idle, uid, version, ...)
+  note(...)
   local found = redis.call('HMGET', session, 'uid', 'version', 'length')
   if not found[1] or is_over(session) then
     return false
@@ -42,10 +54,8 @@ function transitions.open(idle, uid, version)
   return found
 end
 
-function transitions.reserve(seconds, ...)
-  for _, page in ipairs({...}) do
-    redis.call('ZADD', unneeded, now + seconds * 1000, page)
-  end
+function transitions.reserve(...)
+  note(...)
 end
 
 function transitions.sweep()
@@ -55,8 +65,11 @@ function transitions.sweep()
   return redis.call('ZRANGEBYSCORE', unneeded, '-inf', now, 'LIMIT', 0, PAGES_DROPPED_AT_ONCE)
 end
 
-function transitions.commit(idle, uid, version, keep, length, ...)
-  local pages = {...}
+function transitions.commit(idle, uid, version, keep, length, count, ...)
+  local pages, unused = {}, {}
+  for number, page in ipairs({...}) do
+    table.insert(number <= tonumber(count) and pages or unused, page)
+  end
   local found = redis.call('HMGET', session, 'uid', 'version')
   local begins_anew = version == '0' and (not found[1] or is_over(session))
   if not begins_anew and (found[1] ~= uid or found[2] ~= version) then
@@ -78,6 +91,9 @@ function transitions.commit(idle, uid, version, keep, length, ...)
   end
   for _, page in ipairs(pages) do
     redis.call('RPUSH', chain(session), page)
+    redis.call('ZREM', unneeded, page)
+  end
+  for _, page in ipairs(unused) do
     redis.call('ZREM', unneeded, page)
   end
   redis.call('HSET', session, 'uid', uid, 'version', version + 1, 'length', length)

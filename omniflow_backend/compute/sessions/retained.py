@@ -9,7 +9,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from memory_manager.connection import Connection
 from memory_manager.errors import MemoryManagerError, MemoryManagerUnavailable
@@ -35,7 +35,8 @@ logger = logging.getLogger(__name__)
 
 _PAGES_AT_ONCE = 256
 _UID_BYTES = 16
-_NONCE_BYTES = 8
+_NONCE_BYTES = 16
+_PAGES_OF_A_TURN = 4
 _CLOCK_MARGIN_S = 1.0
 
 
@@ -45,11 +46,13 @@ class Pages:
 
     Args:
         run: the manager's run in which this process has seen or written all of them, if it was one.
+        reserved: pages that the next turn may write.
     """
 
     version: SessionVersion
     ids: list[PageId]
     run: Connection | None
+    reserved: list[PageId]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,7 @@ class RetainedSessions:
 
     Args:
         chains: of this history.
-        pages: closed with the store.
+        pages: closed with the store, and `chains` too.
         records: see `pages.declare_records`.
         embeddings: see `pages.declare_embeddings`.
         idle_s: as `chains` has it.
@@ -96,23 +99,26 @@ class RetainedSessions:
         self._pages_at_once = min(_PAGES_AT_ONCE, records.slots(Tier.L2), embeddings.slots(Tier.L2))
         self._cache: OrderedDict[str, _Cached] = OrderedDict()
         self._cached = 0
+        self._dropped: list[PageId] = []
         self._lock = threading.Lock()
 
     def open(self, name: SessionName, *, anew: bool) -> Retained[Pages]:
         with _explained(name):
             known = self._known(name)
             for _ in range(3):
-                chain = self._chains.open(name.key, known.version.version if known is not None else None)
+                reserved = _new_ids(_PAGES_OF_A_TURN)
+                chain = self._open(name, known, reserved)
                 if chain is None:
                     if known is not None and not anew:
                         raise SessionLost(str(name), "Redis does not know it any more")
-                    return Retained(History(), Pages(SessionVersion(secrets.token_bytes(_UID_BYTES), 0), [], None))
+                    begins = SessionVersion(secrets.token_bytes(_UID_BYTES), 0)
+                    return Retained(History(), Pages(begins, [], None, reserved))
                 if anew:
-                    return Retained(History(), Pages(chain.version, [], None))
+                    return Retained(History(), Pages(chain.version, [], None, reserved))
                 if chain.pages is None and known is not None:
                     self._keep(name, known)
-                    return known
-                loaded = self._load(chain)
+                    return replace(known, version=replace(known.version, reserved=reserved))
+                loaded = self._load(chain, reserved)
                 if loaded is not None:
                     self._keep(name, loaded)
                     return loaded
@@ -131,29 +137,34 @@ class RetainedSessions:
                     unneeded = self._chains.sweep(name.key)
                     if not unneeded:
                         raise SessionFull(str(name), f"no room for its history ({error})") from error
-                    self._pages.forget([self._records, self._embeddings], unneeded)
-                    self._chains.dropped(unneeded)
+                    self._forget(unneeded)
         self._keep(name, retained)
-        self._forget(unneeded)
+        try:
+            self._forget(unneeded)
+        except MemoryManagerError as error:
+            # They stay named as unneeded: a later turn forgets them.
+            logger.warning("could not forget pages of history", extra={"pages": len(unneeded), "reason": str(error)})
 
     def close(self) -> None:
         self._pages.close()
+        self._chains.close()
 
     def _commit(
         self, name: SessionName, before: Pages, keep: int, after: History
     ) -> tuple[Retained[Pages], list[PageId]]:
         numbers = range(keep, page_count(len(after)))
-        # Ids that no other turn has, not even one that wants to commit the same version.
-        nonce = secrets.token_bytes(_NONCE_BYTES)
-        ids = [before.version.uid + number.to_bytes(4, "big") + nonce for number in numbers]
-        self._chains.reserve(name.key, ids)
+        ids, unused = before.reserved[: len(numbers)], before.reserved[len(numbers) :]
+        if len(ids) < len(numbers):
+            more = _new_ids(len(numbers) - len(ids))
+            self._chains.reserve(name.key, more)
+            ids = [*ids, *more]
         run = self._write(after, numbers, ids)
         if keep and (run is None or run is not before.run) and not self._there(before.ids[:keep]):
             logger.warning("the MemoryManager lost pages of history; writing them again", extra={"session": str(name)})
-            return self._commit(name, before, 0, after)
-        unneeded = self._chains.commit(name.key, before.version, keep, ids, len(after))
+            return self._commit(name, replace(before, reserved=[]), 0, after)
+        unneeded = self._chains.commit(name.key, before.version, keep, ids, len(after), unused)
         version = SessionVersion(before.version.uid, before.version.number + 1)
-        return Retained(after, Pages(version, [*before.ids[:keep], *ids], run)), unneeded
+        return Retained(after, Pages(version, [*before.ids[:keep], *ids], run, [])), unneeded
 
     def _write(self, history: History, numbers: range, ids: Sequence[PageId]) -> Connection | None:
         """Fill these pages. The manager's run that has all of them; `None` if it was restarted in between."""
@@ -182,7 +193,7 @@ class RetainedSessions:
         self._release([lease])
         return lease.complete
 
-    def _load(self, chain: SessionChain) -> Retained[Pages] | None:
+    def _load(self, chain: SessionChain, reserved: list[PageId]) -> Retained[Pages] | None:
         """What lies in the chain's pages; `None` if one of them is gone."""
         ids = chain.pages or []
         records = self._read(self._records, ids)
@@ -193,7 +204,7 @@ class RetainedSessions:
         if rows is None:
             return None
         history = read_pages(chain.length, records, dict(zip(embedded, rows, strict=True)))
-        return Retained(history, Pages(chain.version, ids, None))
+        return Retained(history, Pages(chain.version, ids, None, reserved))
 
     def _read(self, parameter: ParameterDeclaration, ids: Sequence[PageId]) -> list[Array] | None:
         """Copies of pages; `None` if one of them is gone."""
@@ -236,15 +247,22 @@ class RetainedSessions:
         if cached is not None:
             self._cached -= len(cached.retained.history)
 
+    def _open(self, name: SessionName, known: Retained[Pages] | None, reserve: list[PageId]) -> SessionChain | None:
+        with self._lock:
+            dropped, self._dropped = self._dropped, []
+        return self._chains.open(name.key, None if known is None else known.version.version, reserve, dropped)
+
     def _forget(self, unneeded: list[PageId]) -> None:
-        if not unneeded:
-            return
-        try:
+        if unneeded:
             self._pages.forget([self._records, self._embeddings], unneeded)
-            self._chains.dropped(unneeded)
-        except MemoryManagerError as error:
-            # They stay named as unneeded: a later turn forgets them.
-            logger.warning("could not forget pages of history", extra={"pages": len(unneeded), "reason": str(error)})
+            with self._lock:
+                self._dropped += unneeded
+
+
+def _new_ids(count: int) -> list[PageId]:
+    """Ids that no page has, not even one of another turn that wants to commit the same version."""
+    nonce = secrets.token_bytes(_NONCE_BYTES)
+    return [nonce + number.to_bytes(4, "big") for number in range(count)]
 
 
 def _request(parameter: ParameterDeclaration, ids: Iterable[PageId], access: Access) -> PageRequest:

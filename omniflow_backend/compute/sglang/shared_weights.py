@@ -19,9 +19,9 @@ from sglang.srt.runtime_context import get_model, get_parallel
 from torch import nn
 
 from memory_manager.errors import MemoryManagerError, MemoryManagerUnavailable
-from memory_manager.weights.binding import bind, parameters_on_meta, publish, skipping_writes
 from memory_manager.weights.client import SharedBytes, WeightClient
 from memory_manager.weights.identity import Hashing, checkpoint_identity
+from omniflow_backend.compute.weight_binding import bind, parameters_on_meta, publish, skipping_writes
 
 logger = logging.getLogger(__name__)
 

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from memory_manager.errors import MemoryManagerError
-from memory_manager.weights.binding import bind, parameters_on_meta, publish, skipping_writes
 from memory_manager.weights.client import CapacityMember, WeightClient
 from memory_manager.weights.messages import WeightSpec
+from omniflow_backend.compute.weight_binding import bind, parameters_on_meta, publish, skipping_writes
 from tests.memory.weights.models import Small, load, values
 
 PARTITION = "tp0/1"

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from memory_manager.weights.binding import bind, parameters_on_meta, publish, skipping_writes
 from memory_manager.weights.client import WeightClient
+from omniflow_backend.compute.weight_binding import bind, parameters_on_meta, publish, skipping_writes
 from tests.memory.weights.models import NAMES, Small, load, load_halves, values
 
 CPU = torch.device("cpu")

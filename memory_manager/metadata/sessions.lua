@@ -58,7 +58,8 @@ function transitions.reserve(...)
   note(...)
 end
 
-function transitions.sweep()
+function transitions.sweep(...)
+  note(...)
   for _, other in ipairs(redis.call('ZRANGEBYSCORE', endings, '-inf', now, 'LIMIT', 0, SESSIONS_ENDED_AT_ONCE)) do
     finish(other)
   end

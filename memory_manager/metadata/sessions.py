@@ -140,9 +140,13 @@ class SessionChains:
             raise SessionsUnavailable(f"the turn's pages were not committed within {_RESERVED_SECONDS} s; try again")
         return list(found)
 
-    def sweep(self, session: str) -> list[PageId]:
-        """What `commit` returns, without a commit: for a caller that found no room for its pages."""
-        return list(self._run(session, "sweep"))
+    def sweep(self, session: str, dropped: Sequence[PageId] = ()) -> list[PageId]:
+        """What `commit` returns, without a commit: for a caller that found no room for its pages.
+
+        Args:
+            dropped: as in `open`.
+        """
+        return list(self._run(session, "sweep", _RESERVED_SECONDS, 0, *dropped))
 
     def close(self) -> None:
         """Disconnect."""

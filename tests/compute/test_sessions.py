@@ -358,7 +358,7 @@ class TestChains:
     def test_a_commit_needs_its_reservation(self, backends: Backends) -> None:
         chains = SessionChains(backends.client, "chains", 3600.0)
         begin = SessionVersion(b"u", 0)
-        with pytest.raises(SessionsUnavailable, match="not committed within 60 s"):
+        with pytest.raises(SessionsUnavailable, match="not committed within 3600 s"):
             chains.commit("s", begin, 0, [b"p"], 1)
         chains.reserve("s", [b"p", b"q"])
         assert chains.commit("s", begin, 0, [b"p"], 1) == []
@@ -373,8 +373,24 @@ class TestChains:
         backends.client.zadd(key, {b"dead": 1})
         chains.reserve("t", [b"p"])
         assert chains.commit("t", SessionVersion(b"u", 0), 0, [b"p"], 1) == [b"dead"]
-        chains.dropped([b"dead"])
-        assert backends.client.zcard(key) == 0
+        chains.open("t", reserve=[b"q"], dropped=[b"dead"])
+        assert backends.client.zrange(key, 0, -1) == [b"q"]
+
+    def test_a_redis_that_forgot_the_script_or_the_connection_is_told_again(self, backends: Backends) -> None:
+        chains = SessionChains(backends.client, "again", 3600.0)
+        chains.reserve("s", [b"p"])
+        backends.client.script_flush()
+        assert chains.commit("s", SessionVersion(b"u", 0), 0, [b"p"], 1) == []
+        backends.client.client_kill_filter(skipme=True)
+        assert chains.open("s") is not None
+
+    def test_a_turn_takes_two_messages_to_redis(self, retained: Make, backends: Backends, history: str) -> None:
+        made = retained()
+        say(made, 1)
+        before = backends.client.info("commandstats")["cmdstat_evalsha"]["calls"]
+        for number in range(5):
+            say(made, number)
+        assert backends.client.info("commandstats")["cmdstat_evalsha"]["calls"] - before == 10
 
 
 @st.composite

@@ -134,7 +134,7 @@ class RetainedSessions:
                 except SessionChanged:
                     raise SessionConflict(str(name)) from None
                 except PagesUnavailable as error:
-                    unneeded = self._chains.sweep(name.key)
+                    unneeded = self._chains.sweep(name.key, self._take_dropped())
                     if not unneeded:
                         raise SessionFull(str(name), f"no room for its history ({error})") from error
                     self._forget(unneeded)
@@ -248,9 +248,13 @@ class RetainedSessions:
             self._cached -= len(cached.retained.history)
 
     def _open(self, name: SessionName, known: Retained[Pages] | None, reserve: list[PageId]) -> SessionChain | None:
+        version = None if known is None else known.version.version
+        return self._chains.open(name.key, version, reserve, self._take_dropped())
+
+    def _take_dropped(self) -> list[PageId]:
         with self._lock:
             dropped, self._dropped = self._dropped, []
-        return self._chains.open(name.key, None if known is None else known.version.version, reserve, dropped)
+            return dropped
 
     def _forget(self, unneeded: list[PageId]) -> None:
         if unneeded:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-BENCHMARKS = ("control", "data", "conversion")
+BENCHMARKS = ("control", "data", "conversion", "session")
 
 
 def main() -> int:

@@ -45,11 +45,12 @@ class Bar:
 
 @dataclass(slots=True)
 class Report:
-    """Collects rows and bars of one benchmark run."""
+    """Collects rows and bars of one benchmark run, and by name what was measured again and again, as it came."""
 
     title: str
     rows: list[Row] = field(default_factory=list)
     bars: list[Bar] = field(default_factory=list)
+    series: dict[str, list[list[float]]] = field(default_factory=dict)
 
     def show(self) -> None:
         """Print both tables."""
@@ -84,9 +85,10 @@ class Report:
             "python": platform.python_version(),
         }
         bars = [{**asdict(bar), "holds": bar.holds} for bar in self.bars]
-        path.write_text(
-            json.dumps({"machine": machine, "rows": [asdict(r) for r in self.rows], "bars": bars}, indent=1) + "\n"
-        )
+        figures = {"machine": machine, "rows": [asdict(row) for row in self.rows], "bars": bars}
+        if self.series:
+            figures["series"] = self.series
+        path.write_text(json.dumps(figures, indent=1) + "\n")
 
 
 def percentile(samples: Sequence[float], share: float) -> float:

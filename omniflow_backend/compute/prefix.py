@@ -87,16 +87,21 @@ class Prompt:
         token_ids: one for each position; under a span it is the placeholder's.
         spans: ordered by position, not overlapping.
         salt: whose prompt it is: no page is shared between different salts.
+        boundary: positions that were there before the new input: keys and values may be reused up to here. `None` where
+            nothing tells old from new: all of them may.
 
     Raises:
-        ValueError: for spans that overlap, are out of order or reach beyond the last token.
+        ValueError: for spans that overlap, are out of order or reach beyond the last token, and for a boundary beyond.
     """
 
     token_ids: tuple[int, ...]
     spans: tuple[EmbeddedSpan, ...] = ()
     salt: bytes = b""
+    boundary: int | None = None
 
     def __post_init__(self) -> None:
+        if self.boundary is not None and not 0 <= self.boundary <= len(self.token_ids):
+            raise ValueError(f"the boundary {self.boundary} does not lie within the {len(self.token_ids)} tokens")
         covered = 0
         for span in self.spans:
             if span.start < covered or span.end > len(self.token_ids):

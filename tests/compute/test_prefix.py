@@ -99,6 +99,11 @@ class TestPrompt:
         with pytest.raises(ValueError, match="the 4 tokens"):
             Prompt((1, 2, 3, 4), spans)
 
+    @pytest.mark.parametrize("boundary", [-1, 3])
+    def test_the_boundary_lies_within_the_prompt(self, boundary: int) -> None:
+        with pytest.raises(ValueError, match="the 2 tokens"):
+            Prompt((1, 2), boundary=boundary)
+
     @pytest.mark.parametrize("rows", [np.ones((0, 4), np.float32), np.ones((2, 4), np.float64), np.ones(4, np.float32)])
     def test_embeddings_of_another_kind_are_refused(self, rows: np.ndarray) -> None:
         with pytest.raises(ValueError, match="float32"):

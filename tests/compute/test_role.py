@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from omniflow_backend.compute.sessions.errors import SessionFull
@@ -244,6 +245,37 @@ class TestSession:
             ]
             assert answers[0] == answers[1]
             assert said(llm, edited) == said(llm, fresh)
+
+        asker.run(test)
+
+    @settings(deadline=None, max_examples=4, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+    @given(
+        actions=st.lists(
+            st.tuples(st.sampled_from(["turn", "cancel", "edit"]), st.integers(0, 120)), min_size=2, max_size=4
+        )
+    )
+    def test_any_turns_edits_and_cancels_answer_as_a_replay_from_scratch(
+        self, llm: Llm, asker: Any, actions: list[tuple[str, int]]
+    ) -> None:
+        async def test() -> None:
+            session = f"any {uuid.uuid4().hex}"
+            expected: list[int] = []
+            for number, (action, place) in enumerate(actions):
+                context, step = Context(session), place if action == "edit" else None
+                question = f"What is {number} plus {place}?"
+                yields = chat(llm, question, context, step=step, sampling_parameters={"max_tokens": 4})
+                if action == "cancel":
+                    await anext(yields)
+                    context.cancel()
+                    with pytest.raises(asyncio.CancelledError):
+                        await everything(yields)
+                else:
+                    history = History().after(NewPositions(tuple(expected[:step]))) if expected[:step] else History()
+                    added = llm.conversation.question(history, question, None, [])
+                    asked = [*history.token_ids, *added.token_ids]
+                    await everything(yields)
+                    expected = [*asked, *(await asker.ask(asked, max_tokens=4)).token_ids]
+                assert said(llm, session) == expected
 
         asker.run(test)
 

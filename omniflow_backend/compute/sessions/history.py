@@ -99,4 +99,4 @@ class History:
             within = self.spans_within(stretch.start, stretch.stop)
             spans += within if moved == 0 else [replace(span, start=span.start + moved) for span in within]
         spans += [replace(span, start=span.start + len(token_ids)) for span in turn.spans]
-        return Prompt((*token_ids, *turn.token_ids), tuple(spans), salt)
+        return Prompt((*token_ids, *turn.token_ids), tuple(spans), salt, boundary=len(token_ids))

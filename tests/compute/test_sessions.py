@@ -218,9 +218,9 @@ class TestBounds:
 
     def test_all_sessions_of_a_process_together_are_bounded_until_they_are_idle(self) -> None:
         now = [0.0]
-        made = Sessions(InProcessSessions(10.0, maximum_positions=3, clock=lambda: now[0]), 100)
+        made = Sessions(InProcessSessions(10.0, maximum_bytes=3 * 40, clock=lambda: now[0]), 100)
         say(made, 1, 2)
-        with pytest.raises(SessionFull, match="3 positions"):
+        with pytest.raises(SessionFull, match="120 bytes"):
             say(made, 3, 4, name=SessionName("bob"))
         now[0] = 10.0
         say(made, 3, 4, name=SessionName("bob"))
@@ -427,7 +427,7 @@ def test_any_sequence_of_turns_edits_cancels_and_moves_equals_what_was_said(back
         name = SessionName(session)
         before = expected.get(session, Prompt(()))
         if action == "other process":
-            sessions = new(**options, cached_positions=where)
+            sessions = new(**options, cached_bytes=where * 40)
         begun = sessions.begin(name, where if action == "edit" else None)
         found = begun.history.prompt([range(begun.boundary)], NewPositions(()))
         if action == "edit":

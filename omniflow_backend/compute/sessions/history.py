@@ -8,6 +8,9 @@ from dataclasses import dataclass, field, replace
 
 from omniflow_backend.compute.prefix import EmbeddedSpan, Prompt
 
+_POSITION_BYTES = 40
+"""Of a list's entry and the number it refers to."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NewPositions:
@@ -52,6 +55,11 @@ class History:
     def spans(self) -> list[EmbeddedSpan]:
         """What is embedded."""
         return self.spans_within(0, self.length)
+
+    @property
+    def nbytes(self) -> int:
+        """About what it takes in this process."""
+        return _POSITION_BYTES * self.length + sum(span.embeddings.nbytes for span in self._spans[: self.span_count])
 
     def tokens_within(self, start: int, stop: int) -> list[int]:
         """The token ids of these positions."""

@@ -25,17 +25,15 @@ class InProcessSessions:
 
     Args:
         idle_s: seconds after its last use when a session ends.
-        maximum_positions: of all sessions together.
+        maximum_bytes: of all sessions together.
     """
 
-    def __init__(
-        self, idle_s: float, maximum_positions: int = 4_000_000, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, idle_s: float, maximum_bytes: int = 2**30, clock: Callable[[], float] = time.monotonic) -> None:
         self._idle_s = idle_s
-        self._maximum_positions = maximum_positions
+        self._maximum_bytes = maximum_bytes
         self._clock = clock
         self._sessions: OrderedDict[str, _Kept] = OrderedDict()
-        self._positions = 0
+        self._taken = 0
         self._lock = threading.Lock()
 
     def open(self, name: SessionName, *, anew: bool) -> Retained[int]:
@@ -53,18 +51,18 @@ class InProcessSessions:
             kept = self._sessions.get(name.key)
             if (0 if kept is None else kept.version) != before.version:
                 raise SessionConflict(str(name))
-            positions = self._positions + len(after) - (0 if kept is None else len(kept.history))
-            if positions > self._maximum_positions:
+            taken = self._taken + after.nbytes - (0 if kept is None else kept.history.nbytes)
+            if taken > self._maximum_bytes:
                 raise SessionFull(
-                    str(name), f"all sessions together may have {self._maximum_positions} positions in this process"
+                    str(name), f"all sessions of this process may take {self._maximum_bytes} bytes together"
                 )
-            self._positions = positions
+            self._taken = taken
             self._touch(name.key, _Kept(after, before.version + 1, 0.0))
 
     def close(self) -> None:
         with self._lock:
             self._sessions.clear()
-            self._positions = 0
+            self._taken = 0
 
     def _touch(self, key: str, kept: _Kept) -> None:
         kept.ends = self._clock() + self._idle_s
@@ -78,4 +76,4 @@ class InProcessSessions:
             if kept.ends > now:
                 return
             del self._sessions[key]
-            self._positions -= len(kept.history)
+            self._taken -= kept.history.nbytes

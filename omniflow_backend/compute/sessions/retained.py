@@ -75,7 +75,7 @@ class RetainedSessions:
         embeddings: see `pages.declare_embeddings`.
         idle_s: as `chains` has it.
         timeout_s: to wait for room, and for pages that are on their way.
-        cached_positions: of all sessions that are known in this process; the least recently used ones go.
+        cached_bytes: of all sessions that are known in this process; the least recently used ones go.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class RetainedSessions:
         *,
         idle_s: float,
         timeout_s: float = 5.0,
-        cached_positions: int = 500_000,
+        cached_bytes: int = 256 * 2**20,
     ) -> None:
         self._chains = chains
         self._pages = pages
@@ -95,7 +95,7 @@ class RetainedSessions:
         self._embeddings = embeddings
         self._idle_s = idle_s
         self._timeout = timeout_s
-        self._cached_positions = cached_positions
+        self._cached_bytes = cached_bytes
         self._pages_at_once = min(_PAGES_AT_ONCE, records.slots(Tier.L2), embeddings.slots(Tier.L2))
         self._cache: OrderedDict[str, _Cached] = OrderedDict()
         self._cached = 0
@@ -238,14 +238,14 @@ class RetainedSessions:
         with self._lock:
             self._uncache(name.key)
             self._cache[name.key] = _Cached(retained, ends)
-            self._cached += len(retained.history)
-            while self._cached > self._cached_positions:
+            self._cached += retained.history.nbytes
+            while self._cached > self._cached_bytes:
                 self._uncache(next(iter(self._cache)))
 
     def _uncache(self, key: str) -> None:
         cached = self._cache.pop(key, None)
         if cached is not None:
-            self._cached -= len(cached.retained.history)
+            self._cached -= cached.retained.history.nbytes
 
     def _open(self, name: SessionName, known: Retained[Pages] | None, reserve: list[PageId]) -> SessionChain | None:
         version = None if known is None else known.version.version

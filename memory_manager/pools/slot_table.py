@@ -79,7 +79,8 @@ class SlotTable:
         self._free = {tier: list(range(count))[::-1] for tier, count in capacities.items()}
         self._buckets = {tier: EvictionBuckets() for tier in capacities}
         self._pages: dict[PageId, dict[Tier, Slot]] = {}
-        self._held: dict[bytes, dict[Holder, set[Slot]]] = {}
+        # A dict for a set: what is let go together becomes evictable in the order in which it was taken, on every run.
+        self._held: dict[bytes, dict[Holder, dict[Slot, None]]] = {}
         self._sketch = FrequencySketch(sum(capacities.values()))
         self._generation = 0
 
@@ -187,7 +188,7 @@ class SlotTable:
         before = until if new else holders[holder]
         holders[holder] = None if until is None or before is None else max(until, before)
         if new:
-            self._held.setdefault(holder.client, {}).setdefault(holder, set()).add(slot)
+            self._held.setdefault(holder.client, {}).setdefault(holder, {})[slot] = None
             self._buckets[slot.tier].remove(slot.index)
         return new
 
@@ -198,8 +199,8 @@ class SlotTable:
                 holders.pop(holder, None)
         if any(holder in holders for holders in slot.holders):
             return
-        slots = self._held.get(holder.client, {}).get(holder, set())
-        slots.discard(slot)
+        slots = self._held.get(holder.client, {}).get(holder, {})
+        slots.pop(slot, None)
         if not slots:
             numbers = self._held.get(holder.client, {})
             numbers.pop(holder, None)
@@ -209,7 +210,7 @@ class SlotTable:
             self._rest(slot)
 
     def held_by(self, holder: Holder) -> list[Slot]:
-        """What the holder holds."""
+        """What the holder holds, first what it took first."""
         return list(self._held.get(holder.client, {}).get(holder, ()))
 
     def holders_of(self, client: bytes) -> list[Holder]:

@@ -136,6 +136,15 @@ class TestHolding:
         assert node.engine.evict(b"q", Tier.L1) is Fate.GONE
         assert not node.engine.table.copies(b"new")
 
+    def test_pages_let_go_together_are_evicted_in_the_order_in_which_they_were_taken(self) -> None:
+        pages = [b"p%d" % number for number in range(32)]
+        taken = [pages[number * 11 % 32] for number in range(32)]
+        node = Node(l1=32)
+        node.make(*pages)
+        node.get(ANN, *taken)
+        node.engine.release(ANN)
+        assert [slot.page for slot in node.engine.table.coldest(Tier.L1)] == taken
+
     def test_a_lookup_that_is_never_followed_by_a_read_ends_by_itself(self) -> None:
         node = Node(l1=1)
         node.make(b"p")

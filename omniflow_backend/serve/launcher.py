@@ -6,6 +6,7 @@ import logging
 import os
 import shutil
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,6 +38,7 @@ log = logging.getLogger(__name__)
 Part = TypeVar("Part")
 
 _STOP_SECONDS = 5.0
+_LOOK_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +155,9 @@ class Deployment:
     def wait(self) -> None:
         """Block until Triton ends by itself. Raises ``StartFailed`` with the end of its log."""
         triton = _running(self._triton).child
-        triton.process.wait()
+        # The kernel may give Ctrl-C to another thread, and Python acts on it only in this one, once it turns.
+        while triton.alive:
+            time.sleep(_LOOK_SECONDS)
         raise triton.failed(f"the server ended with status {triton.process.returncode}")
 
     def _serves(self, model: str) -> bool:

@@ -85,6 +85,17 @@ class TestServe:
         children = subprocess.run(["pgrep", "-P", str(served.process.pid)], capture_output=True, text=True, check=False)
         assert children.stdout == ""
 
+    def test_ctrl_c_that_the_kernel_gives_to_another_thread_ends_it_too(self, tmp_path: Path) -> None:
+        process = Served(tmp_path).process
+        try:
+            threads = {int(name) for name in os.listdir(f"/proc/{process.pid}/task")} - {process.pid}
+            os.kill(max(threads), signal.SIGINT)
+            _, errors = process.communicate(timeout=60)
+            assert process.returncode == 0, errors
+        finally:
+            process.kill()
+            process.wait()
+
     def test_a_taken_port_is_a_clear_error(self, tmp_path: Path) -> None:
         import socket
 

@@ -15,7 +15,6 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
-import zmq
 
 from memory_manager.connection import Connection, expect
 from memory_manager.devices.cpu import CpuMemory
@@ -40,6 +39,7 @@ from memory_manager.protocol import (
     Statistics,
     StatisticsReport,
 )
+from memory_manager.reconnecting import Reconnecting
 from memory_manager.tensors import Array, LeaseHold, OpenTensors, WritableTensor, copy_into, shaped
 
 _HEARTBEAT_SECONDS = 0.25
@@ -64,12 +64,9 @@ class MemoryManagerClient:
 
     def __init__(self, endpoint: str | Path, name: str, timeout: float = 5.0) -> None:
         self._endpoint = Endpoint(Path(endpoint))
-        self._name = name
         self._timeout = timeout
-        self._memory = CpuMemory()
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._lock = threading.Lock()
-        self._connection: Connection | None = None
+        self._connection = Reconnecting(self._endpoint, CpuMemory(), name)
         self._leases = itertools.count(1)
         self._scopes_to_release: deque[str] = deque()
         self._closed = threading.Event()
@@ -203,7 +200,7 @@ class MemoryManagerClient:
         It is executed before any later request of this client; within a second if this client is not connected now.
         If no manager is there, nothing is left to release.
         """
-        connection = self._connection
+        connection = self._connection.current
         if connection is None or not connection.notify(ReleaseScope(scope)):
             self._scopes_to_release.append(scope)
 
@@ -222,12 +219,10 @@ class MemoryManagerClient:
         if threading.current_thread() is not self._heart:
             self._heart.join()
         with self._lock:
-            if self._connection is not None:
+            if self._connection.current is not None:
                 with contextlib.suppress(MemoryManagerUnavailable):
-                    self._connection.request([Disconnect()], time.monotonic() + self._timeout)
-                self._connection.close()
-                self._connection = None
-            self._context.destroy(linger=0)
+                    self._connection.current.request([Disconnect()], time.monotonic() + self._timeout)
+            self._connection.close()
 
     def beat(self) -> None:
         """Tell the manager that this process runs, and deliver what it could not take before."""
@@ -235,7 +230,7 @@ class MemoryManagerClient:
             with contextlib.suppress(MemoryManagerUnavailable), self._connected():
                 pass
             self._scopes_to_release.clear()
-        connection = self._connection
+        connection = self._connection.current
         if connection is not None:
             connection.notify(Heartbeat())
             connection.flush()
@@ -249,16 +244,10 @@ class MemoryManagerClient:
                 f"the MemoryManager at {self._endpoint.path} keeps another thread waiting; is it stuck?"
             )
         try:
-            if self._closed.is_set():
-                raise MemoryManagerUnavailable(f"client {self._name!r} is closed")
-            if self._connection is not None and not self._connection.alive:
-                self._connection.close()
-                self._connection = None
-            if self._connection is None:
-                self._connection = Connection(self._context, self._endpoint, self._memory, self._name, deadline)
+            connection = self._connection.get(deadline)
             while self._scopes_to_release:
-                self._connection.notify(ReleaseScope(self._scopes_to_release.popleft()))
-            yield self._connection, deadline
+                connection.notify(ReleaseScope(self._scopes_to_release.popleft()))
+            yield connection, deadline
         finally:
             self._lock.release()
 

@@ -11,11 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
-import zmq
-
 from memory_manager.connection import Connection, expect
 from memory_manager.devices.cpu import CpuMemory
-from memory_manager.devices.memory import DeviceMemory
 from memory_manager.endpoint import Endpoint
 from memory_manager.errors import MemoryManagerUnavailable
 from memory_manager.pools.declaration import ParameterDeclaration, Tier
@@ -39,6 +36,7 @@ from memory_manager.pools.messages import (
 from memory_manager.pools.paging import Array, PagedStorage, RegionLayout, arrangement_of
 from memory_manager.pools.requests import PageId, Want
 from memory_manager.protocol import AnyOperation, AnyReply, Done, Failure, FailureCode
+from memory_manager.reconnecting import Reconnecting
 
 _DECLARING_SECONDS = 60.0
 _Reply = TypeVar("_Reply", bound=AnyReply)
@@ -92,17 +90,12 @@ class ParameterClient:
     """
 
     def __init__(self, endpoint: str | Path, name: str, timeout: float = 5.0) -> None:
-        self._endpoint = Endpoint(Path(endpoint))
-        self._name = name
         self._timeout = timeout
-        self._memory: DeviceMemory = CpuMemory()
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._lock = threading.Lock()
-        self._connection: Connection | None = None
+        self._connection = Reconnecting(Endpoint(Path(endpoint)), CpuMemory(), name)
         self._declared: dict[str, tuple[ParameterDeclaration, Declared]] = {}
         self._storages: dict[tuple[str, Tier], PagedStorage] = {}
         self._leases = itertools.count(1)
-        self._closed = False
 
     def __enter__(self) -> ParameterClient:
         return self
@@ -276,24 +269,15 @@ class ParameterClient:
     def close(self) -> None:
         """Everything this client holds is let go: the manager notices that the connection ends. Idempotent."""
         with self._lock:
-            self._closed = True
-            if self._connection is not None:
-                self._connection.close()
-                self._connection = None
-            self._context.destroy(linger=0)
+            self._connection.close()
 
     def _connected(self) -> Connection:
-        if self._closed:
-            raise MemoryManagerUnavailable(f"client {self._name!r} is closed")
-        if self._connection is not None and not self._connection.alive:
-            self._connection.close()
-            self._connection = None
-        if self._connection is None:
+        before = self._connection.current
+        connection = self._connection.get(time.monotonic() + self._timeout)
+        if connection is not before:
             self._declared.clear()
             self._storages.clear()
-            deadline = time.monotonic() + self._timeout
-            self._connection = Connection(self._context, self._endpoint, self._memory, self._name, deadline)
-        return self._connection
+        return connection
 
     def _run_of(self, leases: Sequence[PageLease]) -> Connection:
         connection = self._connected()

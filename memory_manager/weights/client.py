@@ -11,14 +11,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-import zmq
-
-from memory_manager.connection import Connection, expect
+from memory_manager.connection import expect
 from memory_manager.devices.cpu import CpuMemory
 from memory_manager.devices.memory import DeviceMemory, Mapping
 from memory_manager.endpoint import Endpoint
 from memory_manager.errors import MemoryManagerUnavailable
 from memory_manager.protocol import AnyOperation, AnyReply, Done
+from memory_manager.reconnecting import Reconnecting
 from memory_manager.weights.errors import CapacityFailed, LoaderBusy
 from memory_manager.weights.messages import (
     AcquireLoader,
@@ -113,14 +112,10 @@ class WeightClient:
     def __init__(
         self, endpoint: str | Path, name: str, memory: DeviceMemory | None = None, timeout: float = 5.0
     ) -> None:
-        self._endpoint = Endpoint(Path(endpoint))
-        self._name = name
         self._memory: DeviceMemory = CpuMemory() if memory is None else memory
         self._timeout = timeout
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._lock = threading.Lock()
-        self._connection: Connection | None = None
-        self._closed = False
+        self._connection = Reconnecting(Endpoint(Path(endpoint)), self._memory, name)
 
     def __enter__(self) -> WeightClient:
         return self
@@ -204,11 +199,7 @@ class WeightClient:
     def close(self) -> None:
         """Hold nothing any more: the manager notices that the connection ends. Idempotent."""
         with self._lock:
-            self._closed = True
-            if self._connection is not None:
-                self._connection.close()
-                self._connection = None
-            self._context.destroy(linger=0)
+            self._connection.close()
 
     def _publish(self, reserved: WeightsReserved) -> dict[str, SharedBytes]:
         mapping = self._map(reserved.publication, writable=False)
@@ -217,31 +208,22 @@ class WeightClient:
 
     def _ask(self, operation: AnyOperation, kind: type[_Reply]) -> _Reply:
         with self._lock:
-            (reply,) = self._connected().request([operation], time.monotonic() + self._timeout)
+            deadline = time.monotonic() + self._timeout
+            (reply,) = self._connection.get(deadline).request([operation], deadline)
         return expect(reply, kind)
 
     def _map(self, publication: int, writable: bool) -> Mapping:
         start = time.monotonic()
         for pause in _pauses():
             with self._lock:
-                mapping = self._connected().weights(publication, writable, time.monotonic() + self._timeout)
+                deadline = time.monotonic() + self._timeout
+                mapping = self._connection.get(deadline).weights(publication, writable, deadline)
             if mapping is not None:
                 return mapping
             if time.monotonic() - start >= _MAKING_SECONDS:
                 break
             time.sleep(pause)
         raise MemoryManagerUnavailable(f"the MemoryManager makes no memory for weights in {_MAKING_SECONDS:g} s")
-
-    def _connected(self) -> Connection:
-        if self._closed:
-            raise MemoryManagerUnavailable(f"client {self._name!r} is closed")
-        if self._connection is not None and not self._connection.alive:
-            self._connection.close()
-            self._connection = None
-        if self._connection is None:
-            deadline = time.monotonic() + self._timeout
-            self._connection = Connection(self._context, self._endpoint, self._memory, self._name, deadline)
-        return self._connection
 
 
 def _pauses() -> Iterator[float]:

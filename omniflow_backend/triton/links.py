@@ -146,7 +146,7 @@ class RoleLink:
     async def _connect(self) -> None:
         try:
             channel = self._channel = await self._attached()
-        except (TimeoutError, ProtocolError, OSError) as error:
+        except (TimeoutError, ProtocolError) as error:
             self._attaching = None
             self._fail_waiting(str(error))
             if isinstance(error, TimeoutError) and self.lost:

@@ -113,6 +113,15 @@ class _Question:
     turn: Turn | None
 
 
+_TURN_INPUTS = {
+    "step": Optional(Int),
+    "system": Optional(Text),
+    "salt": Optional(Text),
+    "sampling_parameters": Optional(Json),
+}
+_TURN_OUTPUTS = {"text": Text, "sentence": Text, "done": Json}
+
+
 class Llm(Role):
     """SmolLM2 with continuous batching: every activation is one request of the same engine.
 
@@ -187,12 +196,9 @@ class Llm(Role):
     @interface(
         inputs={
             "prompt": Text,
-            "step": Optional(Int),
-            "system": Optional(Text),
-            "salt": Optional(Text),
-            "sampling_parameters": Optional(Json),
+            **_TURN_INPUTS,
         },
-        outputs={"text": Text, "sentence": Text, "done": Json},
+        outputs=_TURN_OUTPUTS,
         load_balance=SessionLoadBalance(),
     )
     async def chat(
@@ -227,12 +233,9 @@ class Llm(Role):
         inputs={
             "prompt": Text,
             "images": Many(Tensor("float32", (-1, -1))),
-            "step": Optional(Int),
-            "system": Optional(Text),
-            "salt": Optional(Text),
-            "sampling_parameters": Optional(Json),
+            **_TURN_INPUTS,
         },
-        outputs={"text": Text, "sentence": Text, "done": Json},
+        outputs=_TURN_OUTPUTS,
         load_balance=SessionLoadBalance(),
     )
     async def chat_about_images(

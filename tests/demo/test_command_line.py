@@ -30,7 +30,12 @@ class Served:
         block = next(b for b in re.findall(r"```python\n(.*?)```", README.read_text(), re.S) if "# my_workflow.py" in b)
         (directory / "my_workflow.py").write_text(block)
         command = [*OMNIFLOW, "serve", str(directory / "my_workflow.py"), *FREE_PORTS]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        # A suite that a shell started in the background ignores SIGINT, and so would all that it starts.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        finally:
+            signal.signal(signal.SIGINT, before)
         self.printed: list[str] = []
         assert self.process.stdout is not None
         for line in self.process.stdout:

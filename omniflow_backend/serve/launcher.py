@@ -6,6 +6,7 @@ import logging
 import os
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,11 +25,11 @@ from omniflow_backend.serve.identity import (
     shared_memory_prefix,
 )
 from omniflow_backend.serve.memory_manager_process import start_memory_manager
-from omniflow_backend.serve.processes import Children, StartFailed
+from omniflow_backend.serve.processes import Child, Children, StartFailed
 from omniflow_backend.serve.redis_server import answers, given_redis, redis_url, start_redis
 from omniflow_backend.serve.services import KeptService
 from omniflow_backend.serve.supervisor import ModelState, RestartPolicy, Supervisor
-from omniflow_backend.serve.triton_server import TritonOptions, TritonServer, start_triton
+from omniflow_backend.serve.triton_server import TritonOptions, TritonServer
 from omniflow_backend.triton.cancel_watch import announce_stop
 from omniflow_backend.triton.repository import ModelDirectory, workflow_directories, write_repository
 from omniflow_backend.triton.stub_process import PYTHON_PATH
@@ -87,6 +88,7 @@ class Deployment:
         self._redis_url: str | None = None
         self._services: list[KeptService] = []
         self._triton: TritonServer | None = None
+        self._triton_service: KeptService | None = None
         self._supervisor: Supervisor | None = None
         self._health: HealthServer | None = None
 
@@ -122,9 +124,9 @@ class Deployment:
             self._health.stop()
         if self._supervisor is not None:
             self._supervisor.stop()
-        if self._triton is not None and self.runtime is not None:
+        if self._triton_service is not None and self.runtime is not None:
             announce_stop(self.runtime)
-            self._triton.child.stop(self.options.triton.exit_timeout + _STOP_SECONDS)
+            self._triton_service.stop(self.options.triton.exit_timeout + _STOP_SECONDS)
         if self._supervisor is not None:
             self._supervisor.end_processes()
         for service in reversed(self._services):
@@ -134,14 +136,14 @@ class Deployment:
         if self.runtime is not None:
             remove_shared_memory(shared_memory_prefix(self.runtime))
             shutil.rmtree(self.runtime, ignore_errors=True)
-        self._health = self._supervisor = self._triton = self._children = None
+        self._health = self._supervisor = self._triton = self._triton_service = self._children = None
         self.runtime = self.endpoints = self._redis_url = None
         self._services = []
 
     def health(self) -> Health:
         """What is true now."""
         services = {
-            "triton": self._triton is not None and self._triton.child.alive,
+            "triton": self._triton_service is not None and self._triton_service.alive,
             **{service.name: service.alive for service in self._services},
             "redis": self._redis_url is not None and answers(self._redis_url),
         }
@@ -153,19 +155,23 @@ class Deployment:
         return Health(statuses, services)
 
     def wait(self) -> None:
-        """Block until Triton ends by itself. Raises ``StartFailed`` with the end of its log."""
-        triton = _running(self._triton).child
+        """Block until Triton is given up. Raises ``StartFailed`` with the end of its log."""
+        triton = _running(self._triton_service)
         # The kernel may give Ctrl-C to another thread, and Python acts on it only in this one, once it turns.
-        while triton.alive:
+        while not triton.given_up:
             time.sleep(_LOOK_SECONDS)
-        raise triton.failed(f"the server ended with status {triton.process.returncode}")
+        raise triton.child.failed(f"the server was given up after {triton.restarts} restarts")
 
     def _serves(self, model: str) -> bool:
         return self._triton is not None and self._triton.control.model_ready(model)
 
     def service(self, name: str) -> KeptService:
-        """``redis`` or ``memory_manager``. Raises ``OmniFlowError`` when the deployment has none of its own."""
-        return _running(next((service for service in self._services if service.name == name), None))
+        """``triton``, ``redis`` or ``memory_manager``.
+
+        Raises ``OmniFlowError`` when the deployment has none of its own.
+        """
+        services = [self._triton_service, *self._services]
+        return _running(next((service for service in services if service is not None and service.name == name), None))
 
     @property
     def supervisor(self) -> Supervisor:
@@ -185,27 +191,38 @@ class Deployment:
         self._start_services(self._children, runtime)
         generated = runtime / "models"
         models = [*write_repository(directories, generated), *_models_in(options.repositories)]
-        self._triton = start_triton(
+        self._triton = triton = TritonServer(
             self._children,
             runtime,
             [generated, *options.repositories],
-            models,
             self._environment(runtime),
             shared_memory_prefix(runtime),
             options.triton,
         )
-        check_echo(self._triton.control)
         served = [model for model in models if model != ECHO_MODEL]
-        self._supervisor = Supervisor(
-            self._triton.control, runtime, served, options.triton.load_timeout, options.restarts
-        )
-        self._supervisor.start()
+        supervisor = Supervisor(triton.control, runtime, served, options.triton.load_timeout, options.restarts)
+        self._supervisor = supervisor
+
+        def start(stopping: threading.Event) -> Child:
+            if self._triton_service is not None:
+                supervisor.suspend()
+            given_up = {status.model for status in supervisor.statuses() if status.state is ModelState.FAILED}
+            child = triton.start([model for model in models if model not in given_up], stopping)
+            try:
+                check_echo(triton.control)
+            except StartFailed:
+                child.stop(_STOP_SECONDS)
+                raise
+            supervisor.resume()
+            return child
+
+        self._triton_service = KeptService("triton", start, options.restarts)
+        supervisor.start()
         host = options.triton.host
         try:
             self._health = HealthServer(host, options.health_port, self.health)
         except OSError as error:
             raise StartFailed(f"health: port {options.health_port} of {host}: {error.strerror}") from None
-        triton = self._triton
         return Endpoints(
             http=f"{host}:{triton.http_port}",
             grpc=f"{host}:{triton.grpc_port}",
@@ -218,14 +235,14 @@ class Deployment:
         self._redis_url = given_redis()
         if self._redis_url is None:
             self._redis_url = redis_url(runtime)
-            self._services.append(KeptService("redis", lambda: start_redis(children, runtime), options.restarts))
+            self._services.append(KeptService("redis", lambda _: start_redis(children, runtime), options.restarts))
         environment = self._environment(runtime)
         limits = ["--limit", options.memory_limit, *options.memory_options]
         endpoint = runtime / MEMORY_SOCKET
         self._services.append(
             KeptService(
                 "memory_manager",
-                lambda: start_memory_manager(children, endpoint, environment, limits),
+                lambda _: start_memory_manager(children, endpoint, environment, limits),
                 options.restarts,
             )
         )

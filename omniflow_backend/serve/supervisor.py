@@ -1,6 +1,6 @@
 """Watches every stub of a deployment, and brings dead ones back.
 
-Triton itself never does, and goes on calling them ready.
+Triton itself never does, and goes on calling them ready. When Triton dies, all of them end with it.
 """
 
 from __future__ import annotations
@@ -100,15 +100,12 @@ class Supervisor:
         self._hangs = HangReports(runtime)
         self._selector.register(self._hangs, selectors.EVENT_READ, self._hangs)
         self._stopping = threading.Event()
+        self._suspended = False
         self._reloads = ThreadPoolExecutor(4, thread_name_prefix="model-reload")
         self._thread = threading.Thread(target=self._watch, name="supervisor", daemon=True)
 
     def start(self) -> None:
-        """Begin to watch the stubs that are registered now."""
-        for model in self._models:
-            registration = read_registration(self._runtime, model)
-            if registration is not None:
-                self._adopt(registration)
+        """Begin to watch."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -127,14 +124,40 @@ class Supervisor:
         """Kill stubs that have outlived the server, as they do when it is killed. Only after ``stop``; idempotent."""
         if self._wake_write < 0:
             return
+        self._kill_watched()
         for key in list(self._selector.get_map().values()):
-            if isinstance(key.data, Registration):
-                with contextlib.suppress(ProcessLookupError):
-                    signal.pidfd_send_signal(key.fd, signal.SIGKILL)
             os.close(key.fd)
         self._selector.close()
         os.close(self._wake_write)
         self._wake_write = -1
+
+    def suspend(self) -> None:
+        """Triton has died: end its stubs, and load nothing until ``resume``. Idempotent."""
+        with self._changed:
+            self._suspended = True
+            for status in self._living():
+                status.state, status.reason, status.pid = ModelState.RELOADING, "Triton died", None
+            self._changed.notify_all()
+        self._wake()
+
+    def resume(self) -> None:
+        """Triton serves all models now, or again, but for those that had been given up."""
+        with self._changed:
+            living = self._living()
+            for status in living:
+                status.restarts += self._suspended
+            self._suspended = False
+        for status in living:
+            registration = read_registration(self._runtime, status.model)
+            if registration is not None:
+                self._adopt(registration)
+                continue
+            with self._changed:
+                status.state, status.reason = ModelState.READY, ""
+                self._changed.notify_all()
+
+    def _living(self) -> list[ModelStatus]:
+        return [status for status in self._models.values() if status.state is not ModelState.FAILED]
 
     def statuses(self) -> list[ModelStatus]:
         """A copy of every model's status."""
@@ -168,6 +191,8 @@ class Supervisor:
             for key, _ in self._selector.select():
                 if key.data is None:
                     os.read(self._wake_read, 4096)
+                    if self._suspended:
+                        self._kill_watched()
                     continue
                 if key.data is self._hangs:
                     self._end_hung(self._hangs.receive())
@@ -177,6 +202,12 @@ class Supervisor:
                 os.close(key.fd)
                 if not self._stopping.is_set():
                     self._died(registration.model, registration.pid)
+
+    def _kill_watched(self) -> None:
+        for key in list(self._selector.get_map().values()):
+            if isinstance(key.data, Registration):
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(key.fd, signal.SIGKILL)
 
     def _wake(self) -> None:
         try:
@@ -211,6 +242,9 @@ class Supervisor:
     def _died(self, model: str, pid: int) -> None:
         with self._changed:
             status = self._models[model]
+            if self._suspended or status.pid not in (None, pid):
+                # It is of a server that died; the next one has, or will have, a process of its own.
+                return
             if time.monotonic() - status.since > self._policy.settled:
                 status.failures = 0
             status.failures += 1
@@ -228,13 +262,13 @@ class Supervisor:
             if failures > self._policy.attempts:
                 self._set_failed(model)
                 return
-            if self._stopping.wait(self._policy.delay(failures)):
+            if self._stopping.wait(self._policy.delay(failures)) or self._suspended:
                 return
             try:
                 self._control.unload(model)
                 self._control.load(model, self._load_timeout)
             except ControlError as error:
-                if self._stopping.is_set():
+                if self._stopping.is_set() or self._suspended:
                     return
                 log.error("model %s could not be loaded again: %s", model, error, extra={"model": model})
                 with self._changed:
@@ -244,6 +278,8 @@ class Supervisor:
                 continue
             registration = read_registration(self._runtime, model)
             with self._lock:
+                if self._suspended:
+                    return
                 self._models[model].restarts += 1
             log.warning("model %s serves again", model, extra={"model": model})
             if registration is not None and not self._stopping.is_set():

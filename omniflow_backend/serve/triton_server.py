@@ -8,9 +8,10 @@ import os
 import re
 import socket
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from omniflow_backend.serve.identity import remove_shared_memory
@@ -109,74 +110,78 @@ class TritonOptions:
     extra: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
 class TritonServer:
-    """A running server."""
+    """A server on ports of its own, which it keeps whenever it is started again.
 
-    child: Child
-    host: str
-    http_port: int
-    grpc_port: int
-    metrics_port: int
-    control: TritonControl = field(repr=False)
-
-
-def start_triton(
-    children: Children,
-    runtime: Path,
-    repositories: Sequence[Path],
-    models: Sequence[str],
-    environment: Mapping[str, str],
-    shared_memory_prefix: str,
-    options: TritonOptions,
-) -> TritonServer:
-    """Start the server with ``models`` loaded.
-
-    Returns when all are; raises ``StartFailed`` with the telling lines of its log.
+    Raises ``StartFailed`` when there is none on this machine.
     """
-    installation = TritonInstallation.find()
-    backends = installation.backend_directory(runtime / "backends")
-    ports = _ports(options.host, (options.http_port, options.grpc_port, options.metrics_port))
-    http_port, grpc_port, metrics_port = ports
-    command = [
-        str(installation.binary),
-        *(f"--model-repository={path}" for path in repositories),
-        f"--backend-directory={backends}",
-        "--model-control-mode=explicit",
-        *(f"--load-model={model}" for model in models),
-        f"--http-address={options.host}",
-        f"--http-port={http_port}",
-        f"--grpc-address={options.host}",
-        f"--grpc-port={grpc_port}",
-        f"--metrics-address={options.host}",
-        f"--metrics-port={metrics_port}",
-        f"--exit-timeout-secs={options.exit_timeout}",
-        f"--log-verbose={options.log_verbose}",
-        f"--backend-config=python,shm-region-prefix-name={shared_memory_prefix}",
-        f"--backend-config=python,stub-timeout-seconds={int(options.load_timeout)}",
-        *([] if options.complete_configs else ["--disable-auto-complete-config"]),
-        *options.extra,
-    ]
-    # The directory of our own package: the stub looks for modules in its working directory first.
-    package_parent = Path(__file__).parents[2]
-    control = TritonControl("127.0.0.1" if options.host in ("0.0.0.0", "") else options.host, http_port)
-    for attempt in range(1, _STARTS + 1):
-        child = children.start("triton", command, _environment(environment, installation), package_parent)
-        try:
-            _wait_until_ready(child, control, options.load_timeout * max(1, len(models)))
-            break
-        except StartFailed as error:
-            # Seen: an abort in the Python backend's shared memory, once in some hundred starts, with nothing wrong.
-            if attempt == _STARTS or child.alive or child.process.returncode >= 0:
-                raise
-            log.warning("Triton crashed while it started; starting it again: %s", error)
-            remove_shared_memory(shared_memory_prefix)
-    return TritonServer(child, options.host, http_port, grpc_port, metrics_port, control)
+
+    def __init__(
+        self,
+        children: Children,
+        runtime: Path,
+        repositories: Sequence[Path],
+        environment: Mapping[str, str],
+        shared_memory_prefix: str,
+        options: TritonOptions,
+    ) -> None:
+        installation = TritonInstallation.find()
+        backends = installation.backend_directory(runtime / "backends")
+        ports = _ports(options.host, (options.http_port, options.grpc_port, options.metrics_port))
+        self.host = options.host
+        self.http_port, self.grpc_port, self.metrics_port = ports
+        self.control = TritonControl("127.0.0.1" if options.host in ("0.0.0.0", "") else options.host, self.http_port)
+        self._children = children
+        self._environment = _environment(environment, installation)
+        self._shared_memory_prefix = shared_memory_prefix
+        self._load_timeout = options.load_timeout
+        self._command = [
+            str(installation.binary),
+            *(f"--model-repository={path}" for path in repositories),
+            f"--backend-directory={backends}",
+            "--model-control-mode=explicit",
+            f"--http-address={options.host}",
+            f"--http-port={self.http_port}",
+            f"--grpc-address={options.host}",
+            f"--grpc-port={self.grpc_port}",
+            f"--metrics-address={options.host}",
+            f"--metrics-port={self.metrics_port}",
+            f"--exit-timeout-secs={options.exit_timeout}",
+            f"--log-verbose={options.log_verbose}",
+            f"--backend-config=python,shm-region-prefix-name={shared_memory_prefix}",
+            f"--backend-config=python,stub-timeout-seconds={int(options.load_timeout)}",
+            *([] if options.complete_configs else ["--disable-auto-complete-config"]),
+            *options.extra,
+        ]
+
+    def start(self, models: Sequence[str], stopping: threading.Event) -> Child:
+        """Start it with ``models`` loaded; when it crashes meanwhile, twice again.
+
+        Returns when all are; raises ``StartFailed`` with the telling lines of its log, or because of ``stopping``.
+        """
+        command = [*self._command, *(f"--load-model={model}" for model in models)]
+        # The directory of our own package: the stub looks for modules in its working directory first.
+        package_parent = Path(__file__).parents[2]
+        for attempt in range(1, _STARTS + 1):
+            remove_shared_memory(self._shared_memory_prefix)
+            child = self._children.start("triton", command, self._environment, package_parent)
+            try:
+                _wait_until_ready(child, self.control, self._load_timeout * max(1, len(models)), stopping)
+                break
+            except StartFailed as error:
+                # Seen: an abort in the Python backend's shared memory, once in some hundred starts, with nothing wrong.
+                if attempt == _STARTS or stopping.is_set() or child.process.returncode >= 0:
+                    raise
+                log.warning("Triton crashed while it started; starting it again: %s", error)
+        return child
 
 
-def _wait_until_ready(child: Child, control: TritonControl, timeout: float) -> None:
+def _wait_until_ready(child: Child, control: TritonControl, timeout: float, stopping: threading.Event) -> None:
     deadline = time.monotonic() + timeout
     while not control.ready():
+        if stopping.is_set():
+            child.stop(1.0)
+            raise StartFailed("triton: the deployment ends")
         if not child.alive:
             raise StartFailed(
                 f"triton: the server ended with status {child.process.returncode}:\n{telling_lines(child)}"
@@ -184,7 +189,7 @@ def _wait_until_ready(child: Child, control: TritonControl, timeout: float) -> N
         if time.monotonic() > deadline:
             child.stop(1.0)
             raise StartFailed(f"triton: not ready within {timeout:g} s:\n{telling_lines(child)}")
-        time.sleep(_POLL_SECONDS)
+        stopping.wait(_POLL_SECONDS)
 
 
 def telling_lines(child: Child, limit: int = 40) -> str:

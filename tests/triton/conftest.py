@@ -59,8 +59,7 @@ def deployment() -> Iterator[Deployment]:
     )
     with Deployment(options) as running:
         yield running
-        triton = running.triton.child
-        assert triton.alive, f"the server ended with status {triton.process.returncode}:\n{triton.tail(60)}"
+        assert running.service("triton").alive
 
 
 @dataclass

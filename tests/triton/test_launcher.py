@@ -27,6 +27,7 @@ from omniflow_backend.serve.triton_control import ControlError
 from omniflow_backend.serve.triton_server import TritonInstallation, TritonOptions
 from omniflow_backend.triton.references import BadReference, resolve
 from omniflow_backend.triton.repository import role_directory
+from tests.triton.conftest import Caller, served_role
 
 pytestmark = pytest.mark.server
 
@@ -175,13 +176,57 @@ def test_the_kernel_ends_everything_when_the_launcher_is_killed_and_the_next_sta
     assert left_behind(runtime.name) == []
 
 
+def test_a_server_that_dies_is_started_again_on_its_ports_with_its_models(tmp_path: Path) -> None:
+    calm, rash = served_role("plain", "Plain", mark="!"), unloadable(tmp_path / "flag")
+    restarts = RestartPolicy(second_delay=0.01, longest_delay=0.01, attempts=1)
+    with Deployment(DeploymentOptions(models=[calm, rash], restarts=restarts)) as deployment:
+        endpoints, server = deployment.endpoints, deployment.service("triton")
+        assert endpoints is not None
+        stubs = {status.model: psutil.Process(status.pid) for status in deployment.supervisor.statuses()}
+        (tmp_path / "flag").touch()
+        stubs["unloadable"].kill()
+        assert deployment.supervisor.wait_for("unloadable", ModelState.FAILED, DEADLINE)
+
+        dead = server.pid
+        os.kill(dead, signal.SIGKILL)
+        assert deployment.supervisor.wait_for("plain", ModelState.READY, DEADLINE, restarts=1)
+        assert Caller.eventually(lambda: server.restarts == 1)
+        assert server.alive
+        assert server.pid != dead
+        caller = Caller(endpoints.grpc, endpoints.metrics)
+        assert caller.infer("plain", text="a")["text"] == b"A!"
+        caller.close()
+        told = {model.model: model.state for model in deployment.health().models}
+        # What had been given up before stays so, and does not keep the others from being served.
+        assert told == {"plain": ModelState.READY, "unloadable": ModelState.FAILED}
+        # A stub whose server is gone may stay a zombie.
+        assert not stubs["plain"].is_running() or stubs["plain"].status() == psutil.STATUS_ZOMBIE
+
+
+def test_stop_does_not_wait_for_a_server_that_is_being_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = TritonInstallation.find()
+    once, server = tmp_path / "once", tmp_path / "tritonserver"
+    server.write_text(
+        f"#!/bin/bash\nif [ -e {once} ]; then touch {once}.again; exec sleep 1000; fi\n"
+        f'touch {once}\nexec {real.binary} "$@"\n'
+    )
+    server.chmod(0o700)
+    monkeypatch.setattr(TritonInstallation, "find", lambda: replace(real, binary=server))
+    with Deployment(DeploymentOptions(models=[served_role("plain", "Plain", mark="!")])) as deployment:
+        os.kill(deployment.service("triton").pid, signal.SIGKILL)
+        assert Caller.eventually(once.with_suffix(".again").exists)
+        began = time.monotonic()
+    assert time.monotonic() - began < DEADLINE
+    assert [command for command in children() if "sleep 1000" in command] == []
+
+
 def test_stubs_do_not_outlive_a_server_that_was_killed(tmp_path: Path) -> None:
     with Deployment(DeploymentOptions(models=[unloadable(tmp_path / "flag")])) as deployment:
         (status,) = deployment.supervisor.statuses()
         stub = psutil.Process(status.pid)
-        server = deployment.triton.child
-        server.process.kill()
-        server.process.wait()
+        os.kill(deployment.service("triton").pid, signal.SIGKILL)
     _, alive = psutil.wait_procs([stub], timeout=10)
     assert alive == []
 

@@ -159,7 +159,7 @@ class Soak:
         prefix = shared_memory_prefix(deployment.runtime)
         shared = [path.stat().st_size for path in Path("/dev/shm").iterdir() if path.name.startswith(prefix)]
         found = {"/dev/shm": sum(shared)}
-        pids = {"triton": deployment.triton.child.pid, "memory_manager": deployment.service("memory_manager").pid}
+        pids = {name: deployment.service(name).pid for name in ("triton", "memory_manager")}
         pids |= {f"{s.model} ({s.pid})": s.pid for s in deployment.supervisor.statuses() if s.pid is not None}
         for name, pid in pids.items():
             try:
